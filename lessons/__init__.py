@@ -1,0 +1,1 @@
+"""Policy gradients and PPO on text: the code behind the notebooks."""
