@@ -73,6 +73,45 @@ class Ppo:
     """Train a policy with PPO against a reward model learned from preferences."""
 
 
+LEFT_BEHIND = """
+{out} holds
+  curves.png                        what this run did
+  metrics.jsonl                     every number of it, a line an update
+  samples.jsonl                     texts with score, gold and KL
+  policy, reference, reward, value  the four models, each a folder for from_pretrained"""
+
+
+def train(config) -> int:
+    """Run PPO with a table of every tenth update, and leave a picture of its curves in the run's folder.
+
+    A run that was stopped gets its picture, too.
+    """
+    from tqdm import tqdm
+
+    from lessons.gpt.ppo import run
+    from lessons.live.figure import png
+    from lessons.panels.ppo_run import curves_of, read_run, run_curves, table_rows
+
+    out, done = Path(config.out), 0
+
+    def on_update(metrics, rollout):
+        nonlocal done
+        done = metrics["update"]
+        if done == 1 or done % 10 == 0 or done == config.updates:
+            header, *rows = table_rows(curves_of(out))
+            text = f"{header}\n{rows[-1]}" if done == 1 else rows[-1]
+            tqdm.write(text)  # above the progress bar
+
+    try:
+        run(config, on_update)
+    finally:
+        if done:
+            figure, _ = run_curves(*read_run(out))
+            (out / "curves.png").write_bytes(png(figure))
+            print(LEFT_BEHIND.format(out=out))
+    return 0
+
+
 def parse(args: Sequence[str]) -> object:
     """The command that the arguments ask for: a frozen dataclass to call.
 
@@ -103,10 +142,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         command = parse(args)
         if args[0] == "ppo":
-            from lessons.gpt.ppo import run
-
-            run(command)
-            return 0
+            return train(command)
         return command()
     except (ValueError, FileNotFoundError) as error:
         if sys.flags.dev_mode:

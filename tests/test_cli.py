@@ -207,28 +207,31 @@ class TestClaims:
         assert capsys.readouterr().err == f"lessons: error: {path}, cell [1]: unknown claim 'Z1'\n"
 
 
+@pytest.fixture
+def configurations(monkeypatch):
+    """Stands in for the module that trains; collects what it is asked to run."""
+
+    @dataclass(frozen=True)
+    class PPOConfig:
+        beta: float = 0.05
+        """Weight of the KL reward."""
+        corpus: Path | None = None
+        out: Path = Path("run")
+        updates: int = 25
+
+        def __post_init__(self):
+            if self.beta < 0:
+                raise ValueError(f"beta must not be negative,\n not {self.beta}")
+            if self.corpus and not self.corpus.exists():
+                raise FileNotFoundError(f"no file {self.corpus}")
+
+    module, asked = ModuleType("lessons.gpt.ppo"), []
+    module.PPOConfig, module.run = PPOConfig, lambda config, on_update: asked.append(config)
+    monkeypatch.setitem(sys.modules, "lessons.gpt.ppo", module)
+    return asked
+
+
 class TestPpo:
-    @pytest.fixture
-    def configurations(self, monkeypatch):
-        """Stands in for the module that trains; collects what it is asked to run."""
-
-        @dataclass(frozen=True)
-        class PPOConfig:
-            beta: float = 0.05
-            """Weight of the KL reward."""
-            corpus: Path | None = None
-
-            def __post_init__(self):
-                if self.beta < 0:
-                    raise ValueError(f"beta must not be negative,\n not {self.beta}")
-                if self.corpus and not self.corpus.exists():
-                    raise FileNotFoundError(f"no file {self.corpus}")
-
-        module, asked = ModuleType("lessons.gpt.ppo"), []
-        module.PPOConfig, module.run = PPOConfig, asked.append
-        monkeypatch.setitem(sys.modules, "lessons.gpt.ppo", module)
-        return asked
-
     def test_runs_the_configuration_that_was_asked_for(self, configurations):
         assert main(["ppo", "--beta", "0.1"]) == 0
         assert [configuration.beta for configuration in configurations] == [0.1]
@@ -252,6 +255,67 @@ class TestPpo:
         assert main(["ppo", *args]) == 2
         assert capsys.readouterr().err == f"lessons: error: {message}\n"
         assert configurations == []
+
+
+def stand_in(ends_with=None):
+    """In place of a run: 25 updates of made-up metrics, in the files and calls of a real one."""
+    report = {"pairs": 9, "accuracy": 0.7, "gold_accuracy": 0.9, "ceiling": 0.9, "gold_correlation": 0.5}
+
+    def run(config, on_update):
+        config.out.mkdir()
+        report_file = config.out / "reward_report.json"
+        report_file.write_text(json.dumps({**report, "gold_mean": -1.0, "gold_std": 2.0}), encoding="utf-8")
+        with open(config.out / "metrics.jsonl", "w", encoding="utf-8") as lines:
+            for update in range(1, 26):
+                metrics = {
+                    "update": update, "score": update / 10, "gold": update / 5 - 1, "kl": update / 4,
+                    "entropy": 2.0, "response_length": 20.0, "eos_rate": 1.0, "distinct": 0.9,
+                }  # fmt: skip
+                print(json.dumps(metrics), file=lines, flush=True)
+                on_update(metrics, None)
+                if ends_with and update == 12:
+                    raise ends_with
+
+    return run
+
+
+class TestPpoRun:
+    def test_prints_every_tenth_update_and_leaves_a_picture(
+        self, configurations, folder, monkeypatch, capsys
+    ):
+        monkeypatch.setattr(sys.modules["lessons.gpt.ppo"], "run", stand_in())
+        assert main(["ppo"]) == 0
+        out = capsys.readouterr().out
+        names, units, *rows = [line.split() for line in out.split("\n\n")[0].splitlines()]
+        assert names == ["update", "score", "gold", "KL", "entropy", "length", "ended", "different"]
+        assert units == ["std", "std", "nats", "nats/token", "tokens", "%", "%"]
+        assert rows == [
+            ["1", "0.10", "0.10", "0.25", "2.00", "20.0", "100", "90"],
+            ["10", "1.00", "1.00", "2.50", "2.00", "20.0", "100", "90"],
+            ["20", "2.00", "2.00", "5.00", "2.00", "20.0", "100", "90"],
+            ["25", "2.50", "2.50", "6.25", "2.00", "20.0", "100", "90"],
+        ]
+        assert all(
+            name in out for name in ("run holds", "curves.png", "metrics.jsonl", "samples.jsonl", "policy")
+        )
+        assert (folder / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_leaves_a_picture_of_a_run_that_was_stopped(self, configurations, folder, monkeypatch, capsys):
+        monkeypatch.setattr(sys.modules["lessons.gpt.ppo"], "run", stand_in(ends_with=KeyboardInterrupt()))
+        assert main(["ppo"]) == 130
+        out, err = capsys.readouterr()
+        assert "curves.png" in out
+        assert err == "lessons: stopped\n"
+        assert (folder / "run" / "curves.png").exists()
+
+    def test_draws_nothing_where_a_run_is_refused(self, configurations, folder, monkeypatch, capsys):
+        def refuse(config, on_update):
+            raise ValueError("run already holds a run")
+
+        monkeypatch.setattr(sys.modules["lessons.gpt.ppo"], "run", refuse)
+        assert main(["ppo"]) == 2
+        assert capsys.readouterr() == ("", "lessons: error: run already holds a run\n")
+        assert not (folder / "run").exists()
 
 
 class TestDoctor:

@@ -56,14 +56,14 @@ def file_corpus(path: Path) -> Corpus:
     if not path.is_file():
         raise FileNotFoundError(f"no corpus file at {path}: give a text file with one document a line")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # a byte order mark is no part of the text
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start})") from None
     if "\0" in text:
         raise ValueError(f"{path} is a binary file, not text with one document a line")
     documents = []
     for line in text.splitlines():
-        words = line.split()
+        words = line.replace(EOS, " ").split()  # EOS is ours to add
         cut = min(PROMPT_WORDS, len(words) // 2)
         if cut:
             documents.append((" ".join(words[:cut]), " ".join(words[cut:])))

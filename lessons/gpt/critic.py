@@ -11,9 +11,10 @@ score of VADER (Hutto and Gilbert, 2014).
 from __future__ import annotations
 
 import random
+import string
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
@@ -21,6 +22,7 @@ from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
 from lessons.gpt.reviews import Clause, parse, ratings
 
 
+@runtime_checkable
 class Critic(Protocol):
     """What the rest of the language-model world needs to know of a critic."""
 
@@ -98,7 +100,7 @@ class VaderCritic:
     def reading(self, text: str, rng: random.Random) -> float:
         """The compound score as one reader would have it: each word of the text at one of its ten ratings."""
         means = self._analyzer.lexicon
-        words = {word for token in text.lower().split() for word in (token, token.strip(".,:;!?\"'()"))} & means.keys()
+        words = {word for token in text.lower().split() for word in (token, token.strip(string.punctuation))} & means.keys()
         self._analyzer.lexicon = {word: rng.choice(ratings()[word]) for word in sorted(words)}
         try:
             return self.gold(text)

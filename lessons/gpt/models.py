@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import (
@@ -58,7 +59,7 @@ def new_base(preset: Preset, tokenizer: PreTrainedTokenizerBase, seed: int) -> G
     """An untrained GPT-2 of the preset's size for the tokenizer's vocabulary."""
     config = GPT2Config(
         vocab_size=len(tokenizer), n_layer=preset.layers, n_embd=preset.width, n_head=preset.heads, n_positions=preset.context,
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.02 * math.sqrt(768 / preset.width), bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         **NO_DROPOUT,
     )  # fmt: skip
     with torch.random.fork_rng():
@@ -76,12 +77,15 @@ def load_base(name: str) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerBase]:
         if config.model_type != "gpt2":
             raise ValueError(f"it is a {config.model_type} model")
         tokenizer = AutoTokenizer.from_pretrained(name)
-        model = GPT2LMHeadModel.from_pretrained(name, use_safetensors=True, dtype=torch.float32, **NO_DROPOUT)
-    except (OSError, ValueError) as error:
+        config.update(NO_DROPOUT)
+        model = GPT2LMHeadModel.from_pretrained(name, config=config, use_safetensors=True, dtype=torch.float32)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"no GPT-2 checkpoint can be loaded from {name!r}: {reason}") from None
     if tokenizer.eos_token_id is None:
         raise ValueError(f"the tokenizer of {name!r} has no end-of-text token; a response could never end")
+    if not 1 < len(tokenizer) <= config.vocab_size:
+        raise ValueError(f"the tokenizer of {name!r} has {len(tokenizer)} tokens where its model has {config.vocab_size}")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token  # never read: masks decide what is padding
     return model, tokenizer

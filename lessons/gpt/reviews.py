@@ -24,18 +24,22 @@ PRAISE = (
     "good great funny fine wonderful fun beautiful strong excellent nice clever perfect solid superb lovely charming smart "
     "fresh brilliant entertaining interesting honest warm powerful amazing original impressive engaging sweet enjoyable "
     "delightful exciting compelling fascinating gentle rich thoughtful stunning terrific bold amusing fantastic hilarious "
-    "remarkable creative elegant sincere inspired satisfying brave outstanding pleasant lively thrilling daring splendid "
-    "graceful passionate cute sophisticated magnificent worthy marvelous hopeful glorious joyful heroic radiant"
+    "remarkable splendid"
 ).split()
 BLAME = (
     "bad boring dull weak poor silly terrible awful stupid lazy sad confusing horrible empty annoying strange ridiculous "
     "messy odd ugly disappointing lame flawed weird awkward crazy painful serious pathetic depressing useless dumb harsh "
-    "grim tired bitter nasty foolish gloomy fake cruel tense tragic dreadful desperate irritating broken worthless lousy "
-    "dreary miserable hopeless confused unpleasant meaningless offensive ruined frustrating troubled laughable wicked "
-    "disgusting hostile inferior insulting ominous obnoxious rotten vile shameful horrid"
+    "grim tired bitter nasty foolish gloomy fake cruel tense tragic dreadful worthless"
 ).split()
 VERBS_OF_PRAISE = "liked loved enjoyed admired adored appreciated respected praised".split()
 VERBS_OF_BLAME = "hated disliked regretted loathed despised blamed mocked feared".split()
+# Words that go with praise (1) or blame (−1) and judge nothing by themselves. The generator never puts one beside its opposite; a
+# reader of single words may take them for praise or blame, and a model can learn from them which words are alike.
+COLOURED = dict.fromkeys(
+    ["happily", "thankfully", "to my delight", "wonderfully", "delightfully", "stands out", "carries the film", "stays with me"], 1
+) | dict.fromkeys(
+    ["sadly", "alas", "to my regret", "painfully", "dreadfully", "falls flat", "sinks the film", "drags on"], -1
+)  # fmt: skip
 ASPECTS = (
     "acting story plot script dialogue ending opening cast score music editing pacing direction setting premise finale "
     "soundtrack narrator tone mood style theme climax scenery lighting sound ensemble makeup animation choreography banter "
@@ -54,15 +58,15 @@ SLOTS: dict[str, dict[str, float]] = {
     "determiner": _words("the its"),
     "aspect": _words(" ".join(ASPECTS)),
     "copula": _words("is was felt seemed looked sounded stayed remained"),
-    "degree": _words("very really truly so", 1.25)
-    | _words("extremely utterly absolutely totally", 1.5)
+    "degree": _words("very really so delightfully dreadfully", 1.25)
+    | _words("extremely utterly wonderfully painfully", 1.5)
     | _words("rather fairly quite", 0.75)
     | _words("slightly somewhat mildly", 0.5),
     "negation": _words("not never", -0.75) | _words("hardly", -0.5) | _words("anything_but far_from", -1.0),
     "quantity": _words("nothing", -0.75) | _words("little", -0.5) | _words("much", 1.0) | _words("everything", 1.25),
     "manner": _words("really truly", 1.25) | _words("never", -0.75) | _words("hardly", -0.5) | _words("quite", 0.75),
-    "predicate": _words("stays_with_me carries_the_film fills_every_scene stands_out opens_the_film closes_the_film"),
-    "adverbial": _words("overall to_me in_short again on_screen in_the_end from_the_start this_time"),
+    "predicate": _words("stands_out carries_the_film stays_with_me falls_flat sinks_the_film drags_on fills_every_scene"),
+    "mood": _words("happily thankfully to_my_delight sadly alas to_my_regret overall again this_time"),
 }
 JUDGING_SLOTS = {"adjective": (PRAISE, BLAME), "verb": (VERBS_OF_PRAISE, VERBS_OF_BLAME)}
 
@@ -76,10 +80,10 @@ CLAUSES = (
 )
 # A sentence's clauses with the weight of each: what follows "but" counts more than what it concedes, as in VADER.
 SENTENCES = (
-    (6, "{adverbial?} {clause} .", (1.0,)),
-    (2, "{clause} , and {clause} .", (1.0, 1.0)),
-    (2, "{clause} , but {clause} .", (0.5, 1.5)),
-    (1, "{clause} , though {clause} .", (1.5, 0.5)),
+    (6, "{mood?} {clause} .", (1.0,)),
+    (2, "{mood?} {clause} , and {clause} .", (1.0, 1.0)),
+    (2, "{clause} , but {mood?} {clause} .", (0.5, 1.5)),
+    (1, "{mood?} {clause} , though {clause} .", (1.5, 0.5)),
 )
 PROMPTS = (
     "{when} i saw this {genre} .",
@@ -148,11 +152,11 @@ def _readers() -> tuple[list[re.Pattern], list[tuple[re.Pattern, tuple[float, ..
     """The compiled grammar: one pattern a clause template, one a sentence template (its clauses as plain groups)."""
     patterns = [_clause_pattern(template) for _, template in CLAUSES]
     any_clause = "(" + "|".join(re.sub(r"\?P<\w+>", "?:", pattern) for pattern in patterns) + ")"
-    adverbials = "(?:(?:" + "|".join(map(re.escape, SLOTS["adverbial"])) + ") )?"
+    moods = "(?:(?:" + "|".join(map(re.escape, SLOTS["mood"])) + ") )?"
     sentences = []
     for _, template, weights in SENTENCES:
         pattern = re.escape(template.replace("{clause}", "@")).replace("@", any_clause)
-        pattern = pattern.replace(re.escape("{adverbial?} "), adverbials)
+        pattern = pattern.replace(re.escape("{mood?} "), moods)
         sentences.append((re.compile(pattern + r"(?= |$)"), weights))
     return [re.compile(pattern) for pattern in patterns], sentences
 
@@ -188,8 +192,8 @@ def parse(text: str) -> Parse:
 
 
 def _keep_some(template: str, rng: random.Random) -> str:
-    """Decide the optional slots of a template: each is kept one time in three."""
-    return re.sub(r"\{(\w+)\?\} ", lambda m: f"{{{m[1]}}} " if rng.random() < 1 / 3 else "", template)
+    """Decide the optional slots of a template: each is kept two times in five."""
+    return re.sub(r"\{(\w+)\?\} ", lambda m: f"{{{m[1]}}} " if rng.random() < 2 / 5 else "", template)
 
 
 def _pick(weighted: tuple, rng: random.Random):
@@ -213,22 +217,26 @@ def write_review(rng: random.Random) -> str:
     aspects = rng.sample(ASPECTS, 6)  # three sentences of two clauses at most
     used: set[str] = set()
 
+    def choose(slot: str, praise: bool) -> str:
+        words = list(SLOTS[slot])
+        return rng.choices(words, [1 + COLOURED.get(word, 0) * (1 if praise else -1) for word in words])[0]
+
     def clause(praise: bool) -> str:
         template = _keep_some(_pick(CLAUSES, rng)[1], rng)
         slots = re.findall(r"\{(\w+)\}", template)
-        words = {slot: rng.choice(list(SLOTS[slot])) for slot in slots if slot in SLOTS} | {"aspect": aspects.pop()}
-        sign = math.prod(SLOTS[slot][word] for slot, word in words.items())
+        words = {slot: choose(slot, praise) for slot in slots if slot in SLOTS} | {"aspect": aspects.pop()}
+        praising_word = praise == (math.prod(SLOTS[slot][word] for slot, word in words.items()) > 0)
+        words |= {slot: choose(slot, praising_word) for slot in ("degree", "predicate") if slot in slots}
         judging = next(slot for slot in slots if slot in JUDGING_SLOTS)
-        good, bad = JUDGING_SLOTS[judging]
-        fresh = [word for word in (good if praise == (sign > 0) else bad) if word not in used]
+        fresh = [word for word in JUDGING_SLOTS[judging][0 if praising_word else 1] if word not in used]
         words[judging] = rng.choices(fresh, [1 / (rank + 3) for rank in range(len(fresh))])[0]
         used.add(words[judging])
         return template.format(**words)
 
     def sentence() -> str:
         _, template, weights = _pick(SENTENCES, rng)
-        template = _keep_some(template, rng).replace("{adverbial}", rng.choice(list(SLOTS["adverbial"])))
         praise = rng.random() < leaning
+        template = _keep_some(template, rng).replace("{mood}", choose("mood", praise))
         return template.replace("{clause}", "{}").format(*(clause(praise == (weight >= 1)) for weight in weights))
 
     return " ".join(sentence() for _ in range(rng.choice((1, 2, 2, 3))))

@@ -1,4 +1,4 @@
-"""A policy as a table of logits: one row a state, one column a token, any number of policies side by side."""
+"""A policy as a table of logits, one row a state and one column a token; any number of them side by side."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +13,11 @@ from lessons.tabular.world import World
 
 @dataclass(frozen=True)
 class Policy:
-    """π(a|s) = softmax of the logits in row s. Leading dimensions of `logits` are runs: independent policies.
+    """π(a|s) is the softmax of the logits in row s.
 
-    A response y of a batch belongs to one run, so y has the runs in front, `*runs *batch time`. θ, the parameters, are
-    the logits as one vector of rows × vocab numbers; what is said of a gradient is said in that order.
+    Leading dimensions of `logits` are runs, policies that have nothing to do with each other. Responses y
+    have the runs in front too, `*runs *batch time`, unless the policy has none. θ, the parameters of a run,
+    are its logits as one vector of rows × vocab numbers, and so is every gradient.
 
     Raises ValueError if the logits do not fit the world.
     """
@@ -25,29 +26,33 @@ class Policy:
     logits: Float[Tensor, "*runs rows vocab"]
 
     def __post_init__(self):
-        expected = (self.world.rows, self.world.vocab)
-        if tuple(self.logits.shape[-2:]) != expected:
-            raise ValueError(f"logits must end in rows × vocab = {expected}, not {tuple(self.logits.shape[-2:])}")
-
-    @cached_property
-    def log_table(self) -> Float[Tensor, "*runs rows vocab"]:
-        """log π(a|s) for every state and token."""
-        return softmax(self.logits)[1]
-
-    @cached_property
-    def table(self) -> Float[Tensor, "*runs rows vocab"]:
-        """π(a|s) for every state and token."""
-        return softmax(self.logits)[0]
+        fits, given = (self.world.rows, self.world.vocab), tuple(self.logits.shape[-2:])
+        if given != fits:
+            raise ValueError(f"logits must end in rows × vocab = {fits}, not {given}")
 
     @property
     def runs(self) -> tuple[int, ...]:
         return tuple(self.logits.shape[:-2])
 
+    @cached_property
+    def table(self) -> Float[Tensor, "*runs rows vocab"]:
+        """π(a|s) of every state and token."""
+        return softmax(self.logits)[0]
+
+    @cached_property
+    def log_table(self) -> Float[Tensor, "*runs rows vocab"]:
+        """log π(a|s) of every state and token."""
+        return softmax(self.logits)[1]
+
+    def moved(self, step: Float[Tensor, "*runs params"]) -> "Policy":
+        """The policy with parameters θ + step."""
+        return Policy(self.world, self.logits + step.view(self.logits.shape))
+
     def sample(self, shape: tuple[int, ...], seed: int) -> Int[Tensor, "*runs_and_shape time"]:
         """Responses of that shape for every run, all from one stream of random numbers."""
-        generator = torch.Generator().manual_seed(seed)
+        stream = torch.Generator().manual_seed(seed)
         size = (*self.runs, *shape, self.world.length)
-        return self.sample_from(torch.rand(size, generator=generator, dtype=torch.float64))[0]
+        return self.sample_from(torch.rand(size, generator=stream, dtype=torch.float64))[0]
 
     def sample_from(
         self, uniforms: Float[Tensor, "*runs_and_shape time"]
@@ -56,7 +61,7 @@ class Policy:
         Float[Tensor, "*runs_and_shape time"],
         Float[Tensor, "*runs_and_shape time vocab"],
     ]:
-        """Responses from one number in [0, 1) a token, their log-probs, and π(·|s_t) in the states they came by.
+        """Responses from one number in [0, 1) a token, their log-probs, and π(·|s_t) in their states.
 
         Token a is taken if the number falls in its share of [0, 1).
         """
@@ -65,8 +70,9 @@ class Policy:
         ended = torch.zeros_like(states, dtype=torch.bool)
         for t in range(world.length):
             pi, log_pi = softmax(self.logits_at(states))
-            # The last share ends at 1 only up to rounding: it is whatever the others leave.
-            token = (uniforms[..., t, None] >= pi.cumsum(dim=-1)[..., :-1]).sum(dim=-1)
+            shares, number = pi.cumsum(dim=-1), uniforms[..., t, None].contiguous()
+            token = torch.searchsorted(shares, number, right=True)[..., 0]
+            token = token.clamp(max=world.vocab - 1)  # the shares end at 1 only up to rounding
             log_prob = pick(log_pi, token)
             if world.end is not None:
                 token, log_prob = torch.where(ended, world.end, token), torch.where(ended, 0, log_prob)
@@ -77,76 +83,62 @@ class Policy:
         return torch.stack(tokens, dim=-1), torch.stack(log_probs, dim=-1), torch.stack(pis, dim=-2)
 
     def logits_at(self, states: Int[Tensor, "*runs_and_shape"]) -> Float[Tensor, "*runs_and_shape vocab"]:
-        """The rows of logits for these states."""
+        """The rows of logits of these states."""
         per_run = states.reshape(prod(self.runs), -1)
         rows = per_run + self.world.rows * torch.arange(len(per_run))[:, None]
         logits = self.logits.reshape(-1, self.world.vocab).index_select(0, rows.flatten())
         return logits.view(*states.shape, self.world.vocab)
 
     def log_probs(self, y: Int[Tensor, "*runs_and_batch time"]) -> Float[Tensor, "*runs_and_batch time"]:
-        """log π(a_t|s_t) of each token, 0 behind the end token; their sum over time is log π(y)."""
-        log_probs = pick(softmax(self.logits_at(self.world.states(y)))[1], y)
-        return torch.where(self.world.mask(y), log_probs, 0)
+        """log π(a_t|s_t) of each token, 0 behind the end token. Their sum over time is log π(y)."""
+        log_pi = softmax(self.logits_at(self.world.states(y)))[1]
+        return torch.where(self.world.mask(y), pick(log_pi, y), 0)
 
     def score(
         self,
         y: Int[Tensor, "*runs_and_batch time"],
         weights: Float[Tensor, "*runs_and_batch time"] | None = None,
     ) -> Float[Tensor, "*runs_and_batch params"]:
-        """∇ log π(y) with respect to θ, one vector a response; with weights Σ_t w_t ∇ log π(a_t|s_t).
+        """∇ log π(y), one vector a response; with weights Σ_t w_t ∇ log π(a_t|s_t).
 
-        For a softmax the gradient of log π(a|s) with respect to the logits of row s is the one-hot vector of a minus
+        The gradient of log π(a|s) with respect to the logits of row s is the one-hot vector of a minus
         π(·|s), and 0 for every other row.
         """
-        vectors = torch.zeros(*y.shape[:-1], self.world.rows, self.world.vocab, dtype=self.logits.dtype)
-        index = self.world.states(y)[..., None].expand(*y.shape, self.world.vocab)
-        # A response comes by each state at most once.
-        return vectors.scatter(-2, index, self._token_scores(y, weights)).flatten(-2)
+        weights = self.logits.new_ones(y.shape) if weights is None else weights
+        return self.score_sum(y[..., None, :], weights[..., None, :])
 
     def score_sum(
         self,
-        y: Int[Tensor, "*runs batch time"],
-        weights: Float[Tensor, "*runs batch time"],
-    ) -> Float[Tensor, "*runs params"]:
-        """Σ_i Σ_t w_it ∇ log π(a_it|s_it) over a batch: `score(y, weights).sum(-2)`, without a vector for each response."""
-        scores = self._token_scores(y, weights).flatten(-3, -2)
-        return scatter_rows(self.world, self.world.states(y).flatten(-2), scores).flatten(-2)
-
-    def _token_scores(self, y, weights):
-        weights = torch.ones(y.shape, dtype=self.logits.dtype) if weights is None else weights
+        y: Int[Tensor, "*runs_and_batches batch time"],
+        weights: Float[Tensor, "*runs_and_batches batch time"],
+    ) -> Float[Tensor, "*runs_and_batches params"]:
+        """Σ_i Σ_t w_it ∇ log π(a_it|s_it) of each batch, without a vector for each of its responses."""
+        states = self.world.states(y)
         weights = torch.where(self.world.mask(y), weights, 0)
-        return weights[..., None] * log_prob_gradient(softmax(self.logits_at(self.world.states(y)))[0], y)
-
-    def moved(self, step: Float[Tensor, "*runs params"]) -> "Policy":
-        """The policy with θ + step."""
-        return Policy(self.world, self.logits + step.view_as(self.logits))
+        scores = weights[..., None] * log_prob_gradient(softmax(self.logits_at(states))[0], y)
+        return scatter_rows(self.world, states.flatten(-2), scores.flatten(-3, -2)).flatten(-2)
 
 
 def uniform_policy(world: World, runs: tuple[int, ...] = ()) -> Policy:
-    """All logits 0, so that every token has probability 1/V."""
+    """All logits 0: every token has probability 1/V."""
     return Policy(world, torch.zeros(*runs, world.rows, world.vocab, dtype=torch.float64))
 
 
 def random_policy(world: World, seed: int, runs: tuple[int, ...] = (), scale: float = 1.0) -> Policy:
     """Normal logits with standard deviation `scale`."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(*runs, world.rows, world.vocab, generator=generator, dtype=torch.float64)
+    stream = torch.Generator().manual_seed(seed)
+    logits = torch.randn(*runs, world.rows, world.vocab, generator=stream, dtype=torch.float64)
     return Policy(world, scale * logits)
 
 
 def softmax(
     logits: Float[Tensor, "*shape vocab"],
 ) -> tuple[Float[Tensor, "*shape vocab"], Float[Tensor, "*shape vocab"]]:
-    """π and log π. Both from one exponential: torch's own softmax is slow on rows as short as these."""
+    """π and log π, both from one exponential. On rows as short as these torch's own functions are slow."""
     shifted = logits - logits.amax(dim=-1, keepdim=True)
     weights = shifted.exp()
     total = weights.sum(dim=-1, keepdim=True)
     return weights / total, shifted - total.log()
-
-
-def pick(table: Float[Tensor, "*shape vocab"], tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The entry of each token in its row."""
-    return table.gather(-1, tokens[..., None])[..., 0]
 
 
 def log_prob_gradient(
@@ -156,11 +148,16 @@ def log_prob_gradient(
     return (-pi).scatter_add_(-1, tokens[..., None], torch.ones_like(pi[..., :1]))
 
 
+def pick(table: Float[Tensor, "*shape vocab"], tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The entry of each token in its row."""
+    return table.gather(-1, tokens[..., None])[..., 0]
+
+
 def scatter_rows(
     world: World,
     states: Int[Tensor, "*runs tokens"],
-    values: Float[Tensor, "*runs tokens vocab"],
+    rows: Float[Tensor, "*runs tokens vocab"],
 ) -> Float[Tensor, "*runs rows vocab"]:
-    """A table that is 0 but for the values added to the rows of their states."""
-    table = values.new_zeros(*states.shape[:-1], world.rows, values.shape[-1])
-    return table.scatter_add(-2, states[..., None].expand_as(values), values)
+    """A table of zeros with each row added at its state."""
+    table = rows.new_zeros(*states.shape[:-1], world.rows, world.vocab)
+    return table.scatter_add_(-2, states[..., None].expand_as(rows), rows)
