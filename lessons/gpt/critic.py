@@ -38,8 +38,8 @@ class ReviewCritic:
     """Gold = `scale` · Σ weight · rating  −  `repeat_cost` · repeats  −  `stray_cost` · stray words.
 
     The sum runs over the clauses that say something new; the rating of a judging word is the mean of its ten human ratings.
-    A clause that judges an aspect already judged, or uses a judging word already used, counts as a repeat instead. A stray
-    word belongs to no sentence of the grammar. A text without any clause costs one repeat.
+    A clause about an aspect that was judged before counts as a repeat instead. A stray word belongs to no sentence of the
+    grammar. A text without any clause costs one repeat.
     """
 
     scale: float = 0.5
@@ -52,9 +52,9 @@ class ReviewCritic:
         counted: list[Clause] = []
         seen: set[str] = set()
         for clause in read.clauses:
-            if seen.isdisjoint((clause.aspect, clause.word)):
+            if clause.aspect not in seen:
                 counted.append(clause)
-            seen |= {clause.aspect, clause.word}
+            seen.add(clause.aspect)
         repeats = len(read.clauses) - len(counted) if read.clauses else 1
         return counted, self.repeat_cost * repeats + self.stray_cost * read.stray_words
 

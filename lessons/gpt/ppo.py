@@ -70,7 +70,7 @@ class PPOConfig:
     corpus: Path | None = None
     """A text file with one document a line in place of the generated film reviews."""
     out: Path = Path("runs/ppo")
-    """Folder for metrics, samples, the picture and the four models."""
+    """Folder for metrics, samples and the four models; the command `lessons ppo` adds a picture of the curves."""
     seed: int = 0
     """Seed of the PPO run: prompts, sampling, minibatches."""
     base_seed: int = 0
@@ -147,6 +147,8 @@ class PPOConfig:
         check(math.isfinite(self.missing_eos_score), "missing_eos_score", "a finite number")
         check(self.kl_loss in (None, "k2", "k3"), "kl_loss", "k2, k3 or None (k1 has no gradient on average)")
         check(self.precision in ("no", "bf16"), "precision", "no or bf16")
+        context = PRESETS[self.preset].context
+        check(self.base is not None or self.max_tokens < context, "max_tokens", f"less than the context of {context} tokens")
         check(self.batch % self.minibatches == 0, "minibatches", f"a divisor of the batch of {self.batch}")
         check(self.batch % self.responses_per_prompt == 0, "responses_per_prompt", f"a divisor of the batch of {self.batch}")
         answers = self.kl_target is None or self.batch < 5 * self.kl_horizon  # or one update could take β to 0

@@ -213,7 +213,7 @@ def write_review(rng: random.Random) -> str:
     "but" and after "though" stands the opposite of what the sentence says. The judging word is chosen against the sign of
     the words around it ("not", "nothing"), so that the word alone does not decide.
     """
-    leaning = rng.betavariate(0.25, 0.25)
+    leaning = rng.betavariate(2, 2)
     aspects = rng.sample(ASPECTS, 6)  # three sentences of two clauses at most
     used: set[str] = set()
 

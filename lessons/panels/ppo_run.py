@@ -11,6 +11,7 @@ samples, where 0 is their mean: the reward model's scores come so, gold is shift
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -120,6 +121,10 @@ class Curves:
 
 def compute_curves(metrics: Sequence[Mapping], report: RewardReport) -> Curves:
     """The curves of a run from the lines of its metrics.jsonl. Raises ValueError if there are none."""
+    return _curves(metrics, report.gold_mean, report.gold_std)
+
+
+def _curves(metrics: Sequence[Mapping], gold_mean: float, gold_std: float) -> Curves:
     if not metrics:
         raise ValueError("no metrics: the run has not finished an update yet")
 
@@ -128,7 +133,7 @@ def compute_curves(metrics: Sequence[Mapping], report: RewardReport) -> Curves:
 
     deviation = report.gold_std if report.gold_std > 0 else np.nan
     return Curves(
-        update=np.array([line["update"] for line in metrics]),
+        update=np.array([line["update"] for line in metrics], dtype=int),
         score=column("score"),
         gold=(column("gold") - report.gold_mean) / deviation,
         kl=column("kl"),
@@ -162,6 +167,29 @@ def table_rows(curves: Curves) -> list[str]:
         for i, update in enumerate(curves.update)
     ]
     return [f"{names}\n{units}", *rows]
+
+
+def recorded_curves(table: Path) -> dict[str, list[Curves]]:
+    """The runs of a recorded sweep by their β, each with one curve a seed, in the order of the table.
+
+    A table is a CSV file with the columns beta, seed, update, score, gold, kl, entropy, response_length, eos_rate and distinct;
+    its first line, behind a #, is the command that made it. Gold is in standard deviations already.
+    Raises FileNotFoundError if there is none, ValueError if it lacks a column.
+    """
+    if not Path(table).is_file():
+        raise FileNotFoundError(f"no recorded sweep at {table}")
+    runs: dict[tuple[str, str], list[dict]] = {}
+    with open(table, encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(row for row in file if not row.startswith("#")):
+            runs.setdefault((line.get("beta"), line.get("seed")), []).append(line)
+    curves: dict[str, list[Curves]] = {}
+    try:
+        for (beta, _), lines in runs.items():
+            lines = [{name: float(x) for name, x in line.items()} for line in lines]
+            curves.setdefault(f"β = {float(beta):g}", []).append(_curves(lines, gold_mean=0.0, gold_std=1.0))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{table} is no table of a sweep: {error}") from None
+    return curves
 
 
 class CurvesArtists:

@@ -169,7 +169,7 @@ class Runs:
         batch = _Batch(y, states, mask, log_probs, pi, rewards, values, weights, slopes)
         for group in self._groups:
             group.start(batch, self.reference, self._state_values(group))
-        # REINFORCE's slopes are the same wherever the policy has got to: these serve all passes.
+        # REINFORCE's slopes are the same wherever the policy has got to; those of a ratio change by the pass.
         slopes.copy_(_gradient(rl.reinforce, log_probs, weights, mask))
         return batch
 
@@ -191,7 +191,7 @@ class Runs:
         else:
             pi, log_pi = softmax(self._policy(active).logits_at(states))
             log_probs = pick(log_pi, y)
-        slopes = batch.slopes[active].clone()
+        slopes = batch.slopes[active]
         for group in groups:
             if group.uses_ratio:
                 slopes[group.place] = group.slopes(log_probs[group.place])
@@ -235,7 +235,7 @@ class _Batch(NamedTuple):
     rewards: Tensor  # with the learner's offset, without its KL penalty
     values: Tensor
     weights: Tensor
-    slopes: Tensor  # ∂loss/∂log_probs of REINFORCE
+    slopes: Tensor  # ∂loss/∂log_probs
 
 
 class _Group:

@@ -49,13 +49,12 @@ class TestGold:
             ("the acting is good .", mean("good") / 2),
             ("the acting is not very good .", NOT * VERY * mean("good") / 2),
             ("the acting is good . i hated the plot .", (mean("good") + mean("hated")) / 2),
-            # a repeat: of the aspect, of the word, of both; only the first counts
+            # a repeat: an aspect judged again, in whatever words; only the first judgement counts
             ("the acting is good . the acting is dull .", mean("good") / 2 - 1),
-            ("the acting is good . the plot is not good .", mean("good") / 2 - 1),
             ("the acting is good . the acting is good .", mean("good") / 2 - 1),
             ("the acting is good . " * 3, mean("good") / 2 - 2),
-            # a clause that repeats makes its own aspect and word known too
-            ("the acting is good . the plot is good . the plot is dull .", mean("good") / 2 - 2),
+            # the same word about something else is new
+            ("the acting is good . the plot is not good .", (1 + NOT) * mean("good") / 2),
             # stray words
             ("the acting is good . banana", mean("good") / 2 - 0.25),
             ("the acting is good", -1 - 4 * 0.25),
@@ -156,7 +155,7 @@ class TestVader:
         "text",
         [
             "VADER is smart, handsome, and funny!",
-            "it is not good ; \"great\" , but (dull) .",
+            'it is not good ; "great" , but (dull) .',
             "*good* -dull- great/ #superb [awful]",
             "GOOD :) and :( the worst...",
             "kind of the least good, without doubt no joy",

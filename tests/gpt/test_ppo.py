@@ -5,6 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from pytest import approx
 from torch.testing import assert_close
 from transformers import (
@@ -350,6 +351,16 @@ class TestUpdatePolicy:
         assert all(sorted(one) == sorted(rollout.scores.tolist()) for one in seen)
         assert seen[0] != seen[1] != seen[2]
 
+    @pytest.mark.parametrize("longest", [1e9, 0.5])
+    def test_a_step_follows_the_gradient_of_its_own_loss_scaled_down_if_too_long(self, make_trainer, longest):
+        trainer = make_trainer(max_grad_norm=longest)
+        parameters = [*trainer.policy.parameters()]
+        length = math.sqrt(sum(p.numel() for p in parameters))
+        for _ in range(2):  # nothing is left over from the first step
+            trainer.optimise(trainer.policy, trainer.policy_optimizer, sum(p.sum() for p in parameters))
+            for p in parameters:
+                assert_close(p.grad, torch.full_like(p, min(1, longest / length)))
+
     def test_loss_is_the_mean_over_tokens_not_rows(self, make_trainer, make_rollout):
         trainer = make_trainer(Recorder, batch=2, passes=1, minibatches=1)
         eos = trainer.tokenizer.eos_token_id
@@ -494,20 +505,28 @@ class TestFourModels:
             assert torch.equal(output(model, *inputs), output(model, *inputs))
 
 
+@pytest.fixture
+def fresh_accelerator():
+    """accelerate keeps one precision for a whole process."""
+    AcceleratorState._reset_state()
+    yield
+    AcceleratorState._reset_state()
+
+
 class TestStep:
     def test_measures_what_it_did(self, make_trainer):
-        trainer = make_trainer(passes=2, minibatches=2, beta=0.07)
+        trainer = make_trainer(passes=2, minibatches=2, beta=0.07, batch=64)
         trainer.step()
         metrics, rollout = trainer.step()
         assert {*FIELDS} <= metrics.keys()
         assert metrics["update"] == 2
         lengths, texts = rollout.mask.sum(-1), [text for _, text in rollout.texts(trainer.tokenizer)]
         ends = [row[-1] == trainer.tokenizer.eos_token_id for row in real_rows(rollout)]
-        assert 0 < sum(ends) < 16
+        assert 0 < sum(ends) < 64
         by_hand = {
-            "score": rollout.scores.mean(), "gold": rollout.gold.mean(), "eos_rate": sum(ends) / 16,
-            "response_length": lengths.sum() / 16, "response_tokens": lengths.sum(),
-            "distinct": len({*texts}) / 16,
+            "score": rollout.scores.mean(), "gold": rollout.gold.mean(), "eos_rate": sum(ends) / 64,
+            "response_length": lengths.sum() / 64, "response_tokens": lengths.sum(),
+            "distinct": len({*texts}) / 64,
             "kl": response_kl(rollout).mean(), "beta": 0.07, "passes_done": 2,
         }  # fmt: skip
         for name, value in by_hand.items():
@@ -538,6 +557,14 @@ class TestStep:
         assert made[0] == made[1]
         assert made[0] != made[2]
 
+    def test_in_bf16_the_ratio_is_1_and_what_is_kept_is_float32(self, make_trainer, fresh_accelerator):
+        trainer = make_trainer(precision="bf16")
+        metrics, rollout = trainer.step()
+        assert metrics["first_ratio_error"] < 2**-6
+        assert abs(metrics["kl"]) < 0.05
+        assert {p.dtype for model in trainer.models.values() for p in model.parameters()} == {torch.float32}
+        assert rollout.old_log_probs.dtype == rollout.values.dtype == torch.float32
+
     def test_each_phase_can_be_replaced(self, make_trainer):
         class LeaveOneOut(Trainer):
             """Advantages of responses beside the others to the same prompt."""
@@ -566,7 +593,7 @@ class TestStep:
             batch=64, passes=4, lr=3e-3, value_lr=1e-2, beta=1.0, missing_eos_score=0.0,
         )  # fmt: skip
         disturb(trainer, 2.0)
-        kl = [trainer.step()[0]["kl"] for _ in range(15)]
+        kl = [trainer.step()[0]["kl"] for _ in range(25)]
         assert sum(kl[-3:]) < 0.5 * sum(kl[:3])
 
 
@@ -618,7 +645,10 @@ class TestRun:
             assert_close(output(loaded, *inputs), output(model, *inputs), atol=1e-6, rtol=1e-6)
             tokenizer = AutoTokenizer.from_pretrained(config.out / name)
             assert tokenizer.get_vocab() == trainer.tokenizer.get_vocab()
-        assert hashes(trainer.models["policy"]) != hashes(trainer.models["reference"])
+        started_from = config.materials(progress=False)
+        assert hashes(trainer.models["reference"]) == hashes(started_from.base)
+        assert hashes(trainer.models["reward"]) == hashes(started_from.reward)
+        assert hashes(trainer.models["policy"]) != hashes(started_from.base)
 
     def test_ctrl_c_leaves_metrics_and_models_and_is_raised_again(self, make_config):
         config = make_config(updates=5)

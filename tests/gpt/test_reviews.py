@@ -16,6 +16,7 @@ from lessons.gpt.reviews import (
     ASPECTS,
     BLAME,
     CLAUSES,
+    COLOURED,
     JUDGING_SLOTS,
     PRAISE,
     SENTENCES,
@@ -201,6 +202,19 @@ class TestWriteReview:
             if joint := re.search(", (and|but|though) ", sentence):
                 first, second = parse(sentence).clauses
                 assert (praises(first) == praises(second)) == (joint[1] == "and")
+
+    @given(seeds)
+    def test_coloured_words_never_stand_beside_their_opposite(self, seed):
+        for sentence in re.findall(r"[^.]+(?= \.)", write_review(Random(seed))):
+            for part in re.split(" , (?:and|but|though) ", sentence.strip()):
+                (clause,) = parse(f"{part} .").clauses
+                of_word = 1 if clause.word in {*PRAISE, *VERBS_OF_PRAISE} else -1
+                of_clause = of_word if clause.weight > 0 else -of_word
+                for words, colour in COLOURED.items():
+                    if part.startswith(f"{words} "):  # it opens the sentence and goes with what that says
+                        assert colour == of_clause
+                    elif re.search(rf"\b{words}\b", part):
+                        assert colour == of_word
 
     @given(seeds)
     def test_prompts_hold_no_judgement(self, seed):

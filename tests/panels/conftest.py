@@ -3,11 +3,22 @@
 import io
 from itertools import combinations
 
+import matplotlib
 import pytest
+from matplotlib import pyplot
 from matplotlib.image import imread
 from matplotlib.text import Text
 
 from lessons.live.figure import png
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_changed():
+    """No picture touches matplotlib's settings or pyplot's open figures."""
+    before = dict(matplotlib.rcParams)
+    yield
+    assert dict(matplotlib.rcParams) == before
+    assert pyplot.get_fignums() == []
 
 
 def outside(axis):
@@ -21,7 +32,7 @@ def check_picture():
     """Draws a figure and checks that it is not blank, and that no text is cut off or lies on another one."""
 
     def check(figure):
-        image = imread(io.BytesIO(png(figure)))
+        image = imread(io.BytesIO(png(figure, compression=1)))
         assert image[..., :3].std() > 0.05
         hidden = {
             label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in outside(axis)
