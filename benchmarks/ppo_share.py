@@ -45,7 +45,7 @@ def main() -> None:
 
     for model in trainer.models.values():
         wrap(model, "forward", "forward")
-        wrap(getattr(model, "transformer"), "forward", "forward")
+        wrap(model.transformer, "forward", "forward")
     wrap(trainer.accelerator, "backward", "backward")
     wrap(trainer.accelerator, "clip_grad_norm_", "optimiser")
     for optimizer in (trainer.policy_optimizer, trainer.value_optimizer):

@@ -90,7 +90,7 @@ def compare_times(loop_seeds):
                     ours.append(seconds(our_scores, range(SEEDS)))
     runs = len(RATES) * len(METHODS) * SEEDS
     loop_seconds, our_seconds = sum(loops) * runs / len(loops), sum(ours) / len(ours)
-    print(f"{runs} runs of {UPDATES[-1]} updates, {torch.get_num_threads()} threads")
+    print(f"{runs} runs of {UPDATES[-1]} updates, one thread")
     print(f"  the article's loop  {loop_seconds:6.1f} s, from {len(loops)} of the runs")
     print(f"  lessons.tabular     {our_seconds:6.2f} s, all runs at once, mean of {len(ours)}")
     print(f"  ratio               {loop_seconds / our_seconds:6.1f}")
@@ -105,11 +105,7 @@ def figures(scores):
 
 
 def compare_figures(seeds):
-    loops = [
-        torch.stack([loop(method, seed, lr=lr) for seed in range(seeds)])
-        for lr in RATES
-        for method in METHODS
-    ]
+    loops = [torch.stack([loop(method, seed, lr=lr) for seed in range(seeds)]) for lr in RATES for method in METHODS]
     theirs, ours = figures(loops), figures(our_scores(range(seeds)))
     names = [f"{name}, {lr}" for lr in RATES for name in METHODS]
     overlaps = []
@@ -118,21 +114,17 @@ def compare_figures(seeds):
         marks = [a[0] <= b[1] and b[0] <= a[1] for a, b in zip(loop_row, our_row, strict=True)]
         overlaps += marks
         for title, row in ((name, loop_row), ("", our_row)):
-            cells = (
-                f"{low:.3f}-{high:.3f}{' ' if ok else 'x'}"
-                for (low, high), ok in zip(row, marks, strict=True)
-            )
+            cells = (f"{low:.3f}-{high:.3f}{' ' if ok else 'x'}" for (low, high), ok in zip(row, marks, strict=True))
             print(title.ljust(28) + " ".join(cells))
     print(f"{sum(overlaps)} of {len(overlaps)} figures overlap")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loop-seeds", type=int, default=1, help="seeds to time the article's loop on (1)")
     parser.add_argument("--compare", type=int, metavar="SEEDS", help="compare figures with so many seeds")
     options = parser.parse_args()
+    torch.set_num_threads(1)  # these tensors are small: more threads only wait for each other
     compare_times(options.loop_seeds)
     if options.compare:
         compare_figures(options.compare)

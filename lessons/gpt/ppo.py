@@ -91,7 +91,7 @@ class PPOConfig:
     """Passes over each batch, of the policy and of the value model."""
     minibatches: int = 4
     """Optimiser steps a pass; has to divide the batch."""
-    lr: float = 3e-4
+    lr: float = 1.5e-4
     """Adam's learning rate for the policy."""
     value_lr: float = 1e-3
     """Adam's learning rate for the value model."""
@@ -192,11 +192,14 @@ class Trainer:
         value = value_from(materials.reward)
         self.reference = reference_from(materials.base).to(self.device)
         self.reward = freeze(materials.reward).to(self.device)
-        self.policy, self.policy_optimizer = self.accelerator.prepare(policy, torch.optim.Adam(policy.parameters(), lr=config.lr))
-        self.value, self.value_optimizer = self.accelerator.prepare(value, torch.optim.Adam(value.parameters(), lr=config.value_lr))
+        prepare, adam = self.accelerator.prepare, torch.optim.Adam
+        self.policy, self.policy_optimizer = prepare(policy, adam(policy.parameters(), lr=config.lr))
+        self.value, self.value_optimizer = prepare(value, adam(value.parameters(), lr=config.value_lr))
 
         self.scorer = scorer or (lambda rollout: scores(self.reward, rollout.tokens, rollout.attention_mask))
-        self.kl = FixedKL(config.beta) if config.kl_target is None else AdaptiveKL(config.beta, config.kl_target, config.kl_horizon)
+        self.kl = FixedKL(config.beta)
+        if config.kl_target is not None:
+            self.kl = AdaptiveKL(config.beta, config.kl_target, config.kl_horizon)
         self.generator = torch.Generator().manual_seed(config.seed)  # all that is random in the run
         self.updates_done = 0
         self.seconds: dict[str, float] = defaultdict(float)
@@ -297,7 +300,8 @@ class Trainer:
                 loss = loss + self.kl.beta * masked_mean(estimator(new_log_probs, part.ref_log_probs), part.mask)
             self.optimise(self.policy, self.policy_optimizer, loss)
             passes_done += 1 / config.minibatches
-        mean = {name: sum(s[name] for s in stats) / len(stats) for name in ("clip_fraction", "zero_gradient_fraction", "approx_kl")}
+        over_passes = ("clip_fraction", "zero_gradient_fraction", "approx_kl")
+        mean = {name: sum(s[name] for s in stats) / len(stats) for name in over_passes}
         return mean | {
             "first_ratio_error": stats[0]["max_ratio_error"],
             "entropy": sum(s["entropy"] for s in stats[: config.minibatches]) / len(stats[: config.minibatches]),
@@ -326,7 +330,9 @@ class Trainer:
     def optimise(self, model, optimizer, loss: Tensor) -> None:
         """One optimiser step on a loss. Raises FloatingPointError if it is not finite."""
         if not torch.isfinite(loss):
-            raise FloatingPointError(f"update {self.updates_done + 1}: the loss is {loss.item()}; a smaller learning rate may help")
+            raise FloatingPointError(
+                f"update {self.updates_done + 1}: the loss is {loss.item()}; a smaller learning rate may help"
+            )
         optimizer.zero_grad(set_to_none=True)
         self.accelerator.backward(loss)
         self.accelerator.clip_grad_norm_(model.parameters(), self.config.max_grad_norm)
@@ -348,7 +354,11 @@ class Trainer:
             "response_length": rollout.lengths.float().mean().item(),
             "eos_rate": rollout.ended(self.tokenizer.eos_token_id).float().mean().item(),
             "distinct": len(set(responses)) / len(responses),
-            **{name: stats[name] for name in ("clip_fraction", "zero_gradient_fraction", "approx_kl", "first_ratio_error", "value_loss")},
+            "clip_fraction": stats["clip_fraction"],
+            "zero_gradient_fraction": stats["zero_gradient_fraction"],
+            "approx_kl": stats["approx_kl"],
+            "first_ratio_error": stats["first_ratio_error"],
+            "value_loss": stats["value_loss"],
             "explained_variance": 1 - (errors.var() / returns.var()).item(),
             "passes_done": stats["passes_done"],
             "seconds": {name: round(seconds, 4) for name, seconds in self.seconds.items()},

@@ -89,7 +89,7 @@ def make_pairs(
             pairs.append(Pair(prompts[i], texts[a], texts[b], rows[a], rows[b]))
         if len(pairs) == count:
             return pairs
-    raise ValueError(f"the model gives the same response to a prompt too often: {len(pairs)} of {count} pairs after {attempt + 1} tries")
+    raise ValueError(f"the model too often gives one answer to a prompt: {len(pairs)} of {count} pairs in {attempt + 1} tries")
 
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def train_reward_model(base, tokenizer, pairs: list[Pair], preset: Preset, seed:
     model = reward_from(base, seed).to(base.device)
     return fit(
         model, pairs, lambda chosen: bradley_terry_loss(*_pair_scores(model, chosen, tokenizer.pad_token_id)),
-        lengths=[len(pair.chosen_tokens) + len(pair.rejected_tokens) for pair in pairs], batch=preset.batch // 2,
+        lengths=[len(pair.chosen_tokens) + len(pair.rejected_tokens) for pair in pairs], batch=preset.reward_batch,
         epochs=preset.reward_epochs, learning_rate=preset.reward_learning_rate, seed=seed, title="reward model",
         progress=progress,
     )  # fmt: skip
@@ -135,7 +135,9 @@ def row_scores(model, rows: list[list[int]], pad_id: int, batch: int = 500) -> T
     return torch.cat(parts)
 
 
-def normalise(model, base, tokenizer, corpus: Corpus, held_out: list[Pair], limit: int, seed: int, count: int = 1_000) -> RewardReport:
+def normalise(
+    model, base, tokenizer, corpus: Corpus, held_out: list[Pair], limit: int, seed: int, count: int = 1_000
+) -> RewardReport:
     """Set the model's mean and deviation over the supervised model's samples, in its config, and report how good it is."""
     prompts = random.Random(seed).choices(corpus.prompts, k=count)
     texts, rows = sample_texts(base, tokenizer, prompts, limit, seed)

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import vaderSentiment
 
-# Common words first: the generator draws the word of rank k in proportion to 1 / (k + 3), as word frequencies fall in any language.
+# Common words first: the generator draws the word of rank k in proportion to 1 / (k + 3), for word frequencies fall like that in
+# any language.
 PRAISE = (
     "good great funny fine wonderful fun beautiful strong excellent nice clever perfect solid superb lovely charming smart "
     "fresh brilliant entertaining interesting honest warm powerful amazing original impressive engaging sweet enjoyable "
@@ -36,9 +37,11 @@ VERBS_OF_BLAME = "hated disliked regretted loathed despised blamed mocked feared
 # Words that go with praise (1) or blame (−1) and judge nothing by themselves. The generator never puts one beside its opposite; a
 # reader of single words may take them for praise or blame, and a model can learn from them which words are alike.
 COLOURED = dict.fromkeys(
-    ["happily", "thankfully", "to my delight", "wonderfully", "delightfully", "stands out", "carries the film", "stays with me"], 1
+    ["happily", "thankfully", "to my delight", "wonderfully", "delightfully", "stands out", "carries the film", "stays with me"],
+    1,
 ) | dict.fromkeys(
-    ["sadly", "alas", "to my regret", "painfully", "dreadfully", "falls flat", "sinks the film", "drags on"], -1
+    ["sadly", "alas", "to my regret", "painfully", "dreadfully", "falls flat", "sinks the film", "drags on"],
+    -1,
 )  # fmt: skip
 ASPECTS = (
     "acting story plot script dialogue ending opening cast score music editing pacing direction setting premise finale "
@@ -131,7 +134,7 @@ class Parse:
 
 
 def _slot_words(slot: str) -> list[str]:
-    return sum(JUDGING_SLOTS[slot], []) if slot in JUDGING_SLOTS else list(SLOTS[slot])
+    return [word for words in JUDGING_SLOTS[slot] for word in words] if slot in JUDGING_SLOTS else list(SLOTS[slot])
 
 
 def _clause_pattern(template: str) -> str:

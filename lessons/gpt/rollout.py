@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import DynamicCache, GPT2LMHeadModel, PreTrainedTokenizerBase
@@ -93,9 +93,9 @@ class Rollout:
             raise FileNotFoundError(f"no stored rollout at {path}")
         try:
             with safe_open(path, framework="pt") as file:
-                record = {name: file.get_tensor(name) for name in file.keys()}
+                record = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
                 return cls(**record), json.loads(file.metadata()["notes"])
-        except Exception as error:
+        except (SafetensorError, TypeError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is not a stored rollout: {error}") from None
 
 

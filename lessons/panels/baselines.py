@@ -289,7 +289,7 @@ class CosinesArtists:
     @applied()
     def __init__(self, names: Sequence[str]) -> None:
         rows = len(names)
-        self.figure, axes = panels(1, 1, height=96 + 74 * rows, left=124, right=200)
+        self.figure, axes = panels(1, 1, height=96 + 74 * rows, left=124, right=210)
         self.axes = axes[0, 0]
         heading(self.axes, "Does one batch know the direction?", "share of batches, by their cosine with ∇J")
         self.axes.set(xlim=(-1, 1), ylim=(-0.15, rows), yticks=[])

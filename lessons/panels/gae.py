@@ -2,7 +2,7 @@
 
 world = World(vocab=8, length=3)
 policy = half_right(world)
-show(*value_path(world, policy, response=(2, 7, 0)))
+show(*value_path(world, policy, response=(2, 1, 0)))
 history = learned_values(world, policy, updates=300, seeds=20)
 show(*learning_curves(world, policy, history))
 show(*tradeoff(world, policy, {"untrained V": history[0], "good V": history[300]}, batch=16))
@@ -122,7 +122,7 @@ def _range(low: float, high: float, digits: int = 2) -> str:
 class Path:
     """What a response is worth before its first token and after each: the rewards so far plus V, at γ = 1."""
 
-    tokens: tuple[int, ...]
+    tokens: tuple[str, ...]
     worth: Float[np.ndarray, " states"]  # one more than tokens; the last is the return
     td_errors: Float[np.ndarray, " tokens"]
 
@@ -130,7 +130,7 @@ class Path:
     def alt(self) -> str:
         """What the picture shows, in sentences."""
         steps = [
-            f"token {token} brings it to {number(worth)} (δ = {_signed(delta)})"
+            f"{token} brings it to {number(worth)} (δ = {_signed(delta)})"
             for token, worth, delta in zip(self.tokens, self.worth[1:], self.td_errors)
         ]
         return (
@@ -148,8 +148,9 @@ def compute_path(
     policy: Policy,
     response: Sequence[int],
     values: Float[Tensor, " rows"] | None = None,
+    words: Sequence[str] | None = None,
 ) -> Path:
-    """The staircase of one response, by the exact values or by those given."""
+    """The staircase of one response, by the exact values or by those given; `words` names the tokens."""
     y = torch.tensor([response])
     values = exact.values(world, policy) if values is None else values
     mask, rewards = world.mask(y), world.rewards(y)
@@ -158,7 +159,7 @@ def compute_path(
     paid = rewards.cumsum(dim=-1)
     after = paid + torch.nn.functional.pad(v[:, 1:], (0, 1))  # V = 0 after the last token
     return Path(
-        tokens=tuple(response[:length]),
+        tokens=tuple(f"“{words[a]}”" if words else f"token {a}" for a in response[:length]),
         worth=torch.cat([v[0, :1], after[0, :length]]).numpy(),
         td_errors=rl.td_errors(rewards, v, mask)[0, :length].numpy(),
     )
@@ -189,7 +190,7 @@ class PathArtists:
         heights = np.repeat(path.worth, 2)
         gaps = np.arange(2, len(heights), 2)  # no line where an arrow stands
         self.steps.set_data(np.insert(edges, gaps, np.nan), np.insert(heights, gaps, np.nan))
-        self.axes.set_xticklabels([f"token {token}" for token in path.tokens])
+        self.axes.set_xticklabels(path.tokens)
         fit(self.axes, path.worth)
         for t, (delta, before, after) in enumerate(zip(path.td_errors, path.worth, path.worth[1:]), start=1):
             colour = BLUE if delta > 0 else VERMILLION
@@ -204,10 +205,14 @@ class PathArtists:
 
 
 def value_path(
-    world: World, policy: Policy, response: Sequence[int], values: Float[Tensor, " rows"] | None = None
+    world: World,
+    policy: Policy,
+    response: Sequence[int],
+    values: Float[Tensor, " rows"] | None = None,
+    words: Sequence[str] | None = None,
 ) -> tuple[Figure, str]:
     """One response as a staircase of values, with its alternative text, for `show`."""
-    path = compute_path(world, policy, response, values)
+    path = compute_path(world, policy, response, values, words)
     return _drawn(PathArtists(len(path.tokens)), path)
 
 
@@ -387,8 +392,8 @@ class TradeoffArtists:
             best, least = numbers.best(name)
             self.dots[i].set_data([best], [least])
             self.notes[i].xy = (best, least)
-            self.notes[i].set_text(f"least: {number(least)}")
-            self.notes[i].set_ha("left" if best < 0.2 else "center")
+            self.notes[i].set_text(f"least: {number(least, 2 if least >= 0.1 else 4)}")
+            self.notes[i].set_ha("left" if best < 0.2 else "right" if best > 0.8 else "center")
             fit(axes, include=[0.0, float(highest)])
             self.labels[i].place()
 

@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
 from lessons.live.style import (
@@ -44,7 +45,9 @@ from lessons.tabular.exact import Moments
 LOW, HIGH = 0.05, 0.95  # a band holds this range of the repetitions, runs or policies
 
 
-def _range(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _range(
+    samples: Float[np.ndarray, "*shape samples"],
+) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
     low, high = np.quantile(samples, [LOW, HIGH], axis=-1)
     return low, high
 
@@ -172,7 +175,7 @@ class Map:
     @property
     def alt(self) -> str:
         """What the picture shows, in sentences."""
-        likely, best, most = self.pi.argmax(), self.returns.argmax(), self.product.argmax()
+        likely, best, most = (int(x.argmax()) for x in (self.pi, self.returns, self.product))
         return (
             f"Three maps of all {self.pi.size} responses. Most probable is “{self.name(likely)}”, with "
             f"{number(self.pi.flat[likely], 3)}. The highest return, {self.returns.flat[best]:g}, is that of "
@@ -328,6 +331,8 @@ class ConvergenceArtists:
             one.set_xscale("log")
             one.set_xlabel("N, samples in an estimate")
         self.error.set_yscale("log")
+        for axis in (self.entry.xaxis, self.error.xaxis, self.error.yaxis):
+            axis.set_minor_formatter(NullFormatter())
         heading(self.entry, "Does it close in on the exact value?", "")
         self.unit = self.entry.texts[-1]
         heading(self.error, "How fast does the error fall?", "|ĝ − ∇J| in lengths of ∇J; band: 9 in 10")
@@ -377,7 +382,7 @@ class Learning:
     @property
     def alt(self) -> str:
         """What the picture shows, in sentences."""
-        low, high = _range(self.J[-1])
+        low, high = (edge[-1] for edge in _range(self.J))
         return (
             f"Two curves over {len(self.J) - 1} updates, means of {self.J.shape[1]} runs. The expected score "
             f"goes from {number(self.J[0].mean())} to {number(self.J[-1].mean())}, nine in ten runs between "

@@ -131,11 +131,11 @@ def _curves(metrics: Sequence[Mapping], gold_mean: float, gold_std: float) -> Cu
     def column(name: str) -> np.ndarray:
         return np.array([line[name] for line in metrics], dtype=float)
 
-    deviation = report.gold_std if report.gold_std > 0 else np.nan
+    deviation = gold_std if gold_std > 0 else np.nan
     return Curves(
         update=np.array([line["update"] for line in metrics], dtype=int),
         score=column("score"),
-        gold=(column("gold") - report.gold_mean) / deviation,
+        gold=(column("gold") - gold_mean) / deviation,
         kl=column("kl"),
         entropy=column("entropy"),
         length=column("response_length"),

@@ -105,9 +105,7 @@ def fisher(policy: Policy) -> Float[Tensor, "*runs rows vocab vocab"]:
     return visits(policy)[..., None, None] * (torch.diag_embed(pi) - pi[..., :, None] * pi[..., None, :])
 
 
-def natural_gradient(
-    policy: Policy, gradient: Float[Tensor, "*runs params"]
-) -> Float[Tensor, "*runs params"]:
+def natural_gradient(policy: Policy, gradient: Float[Tensor, "*runs params"]) -> Float[Tensor, "*runs params"]:
     """x = F⁺ g: of all x with F x = g the shortest. g must be a policy gradient, exact or from samples.
 
     F has a null space, directions that change no response's probability: one number added to all logits of a

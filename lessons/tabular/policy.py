@@ -141,9 +141,7 @@ def softmax(
     return weights / total, shifted - total.log()
 
 
-def log_prob_gradient(
-    pi: Float[Tensor, "*shape vocab"], tokens: Int[Tensor, "*shape"]
-) -> Float[Tensor, "*shape vocab"]:
+def log_prob_gradient(pi: Float[Tensor, "*shape vocab"], tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape vocab"]:
     """∂ log π(a|s) / ∂ logits of row s = one-hot(a) − π(·|s)."""
     return (-pi).scatter_add_(-1, tokens[..., None], torch.ones_like(pi[..., :1]))
 

@@ -120,8 +120,7 @@ class Runs:
                 parameters["adam"][learners[i].value_lr].append(values)
         make = {"adam": partial(torch.optim.Adam, fused=True), "sgd": torch.optim.SGD}
         self._optimisers = [
-            make[name]([{"params": tensors, "lr": lr} for lr, tensors in rates.items()])
-            for name, rates in parameters.items()
+            make[name]([{"params": tensors, "lr": lr} for lr, tensors in rates.items()]) for name, rates in parameters.items()
         ]
 
     @property

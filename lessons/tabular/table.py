@@ -56,6 +56,7 @@ class TableConfig:
 
 def run(config: TableConfig) -> None:
     """Prints the table."""
+    torch.set_num_threads(1)  # on tensors this small a second thread is mostly waited for
     measured = table(config)
     print(json.dumps(measured, indent=1) if config.json else as_text(measured))
 
@@ -84,8 +85,7 @@ def table(config: TableConfig) -> dict:
     entries = []
     for i, learner in enumerate(learners):
         cells = [
-            {"mean": figures[i, :, j].mean().item(), "article": article[i, j].item()}
-            | (groups.compare(i, j) if groups else {})
+            {"mean": figures[i, :, j].mean().item(), "article": article[i, j].item()} | (groups.compare(i, j) if groups else {})
             for j in range(figures.shape[-1])
         ]
         clipping = trained.clip_fraction[i].mean().item(), trained.zero_gradient_fraction[i].mean().item()
@@ -116,9 +116,7 @@ class _Groups:
     Groups are drawn from the seeds at hand: means of bounded, lopsided numbers are far from normal.
     """
 
-    def __init__(
-        self, figures: Float[Tensor, "learner seed figure"], article: Float[Tensor, "learner figure"]
-    ):
+    def __init__(self, figures: Float[Tensor, "learner seed figure"], article: Float[Tensor, "learner figure"]):
         self._figures, seeds = figures, figures.shape[1]
         stream = torch.Generator().manual_seed(0)
         drawn = torch.randint(seeds, (10_000, GROUP), generator=stream)
@@ -171,9 +169,7 @@ def wilson(successes: Float[Tensor, " seed"]) -> tuple[float, float]:
 def as_text(measured: dict) -> str:
     """The table for people: below each learner the article's figures, those out of range with a star."""
     seeds, outside = measured["seeds"], measured["outside"]
-    lines = [
-        f"Mean matches of 3 over the last {WINDOW} updates, {seeds} seeds a learner; the article's below."
-    ]
+    lines = [f"Mean matches of 3 over the last {WINDOW} updates, {seeds} seeds a learner; the article's below."]
     for lr in ARTICLE:
         heads = "".join(f"at {update}".rjust(12) for update in UPDATES)
         ends = "solved by these".rjust(17) + "by the last".rjust(17)

@@ -125,9 +125,7 @@ class World:
             return self.matches(y) + self.offset
         reward = self.reward(y)
         if reward.shape != y.shape[:-1]:
-            raise ValueError(
-                f"reward must give one number a response, {tuple(y.shape[:-1])}, not {tuple(reward.shape)}"
-            )
+            raise ValueError(f"reward must give one number a response, {tuple(y.shape[:-1])}, not {tuple(reward.shape)}")
         return reward.double() + self.offset
 
     def rewards(self, y: Int[Tensor, "*shape time"]) -> Float[Tensor, "*shape time"]:

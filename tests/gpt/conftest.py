@@ -16,7 +16,7 @@ from lessons.gpt.rollout import Rollout
 
 TINY = Preset(
     layers=1, width=16, heads=2, context=64, epochs=4, batch=16, learning_rate=1e-2,
-    pairs=48, reward_epochs=2, reward_learning_rate=3e-3,
+    pairs=48, reward_epochs=2, reward_batch=8, reward_learning_rate=3e-3,
 )  # fmt: skip
 
 

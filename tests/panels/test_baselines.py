@@ -91,7 +91,7 @@ class TestOneBatch:
 class TestNoise:
     @pytest.mark.parametrize("world", [SMALL, ENDED])
     def test_is_the_root_of_the_mean_squared_distance_of_every_response(self, world):
-        policy, g = random_policy(world, seed=3), None
+        policy = random_policy(world, seed=3)
         numbers = compute_noise(world, policy, batch=4, low=-1.0, high=2.0, offset=2.0)
         g, probs = exact.gradient(world, policy), exact.sequence_probs(policy)
         R, score = world.returns(world.sequences), policy.score(world.sequences)
@@ -195,12 +195,13 @@ class TestWrongTokens:
         assert "with R + 10 100 % and 100 %" in second.alt
 
 
-class TestLearning:
-    @pytest.fixture(scope="class")
-    def trained(self):
-        learners = [replace(learner, lr=lr) for lr in (0.3, 0.01) for learner in LEARNERS]
-        return train(SMALL, learners, seeds=range(4), updates=12, batch=4)
+@pytest.fixture(scope="module")
+def trained():
+    learners = [replace(learner, lr=lr) for lr in (0.3, 0.01) for learner in LEARNERS]
+    return train(SMALL, learners, seeds=range(4), updates=12, batch=4)
 
+
+class TestLearning:
     def test_is_mean_and_interval_over_seeds(self, trained):
         numbers = compute_learning(trained)
         scores = trained.scores.numpy()
@@ -233,33 +234,34 @@ class TestLearning:
         assert [line.get_label() for line in artists.lines[:3]] == ["R + 10", "R", "R − batch mean"]
 
 
-class TestRates:
-    @pytest.fixture(scope="class")
-    def numbers(self):
-        return compute_rates(SMALL, seeds=(3, 4), updates=11, batch=4)
+@pytest.fixture(scope="module")
+def swept():
+    return compute_rates(SMALL, seeds=(3, 4), updates=11, batch=4)
 
-    def test_are_the_ends_of_separate_trainings(self, numbers):
+
+class TestRates:
+    def test_are_the_ends_of_separate_trainings(self, swept):
         for i, (optimiser, rates) in enumerate(SWEEP.items()):
             for j, learner in enumerate(LEARNERS):
                 alone = replace(learner, optimiser=optimiser, lr=rates[2])
                 ends = train(SMALL, [alone], (3, 4), updates=11, batch=4).scores[0, :, -10:].mean(dim=-1)
-                assert numbers.mean[i, j, 2] == pytest.approx(ends.mean().item())
-                assert numbers.half_width[i, j, 2] == pytest.approx(1.96 * ends.std().item() / 2**0.5)
-        assert numbers.lr.tolist() == [list(rates) for rates in SWEEP.values()]
+                assert swept.mean[i, j, 2] == pytest.approx(ends.mean().item())
+                assert swept.half_width[i, j, 2] == pytest.approx(1.96 * ends.std().item() / 2**0.5)
+        assert swept.lr.tolist() == [list(rates) for rates in SWEEP.values()]
 
     def test_need_two_seeds(self):
         with pytest.raises(ValueError, match="at least 2 seeds, not 1"):
             compute_rates(SMALL, seeds=(0,))
 
-    def test_are_drawn(self, numbers, check_picture):
-        artists = RatesArtists(numbers.optimisers)
-        assert drawn_twice(artists, numbers, replace(numbers, mean=numbers.mean / 2), check_picture)
-        assert artists.lines[1][2].get_ydata().tolist() == (numbers.mean[1, 2] / 2).tolist()
+    def test_are_drawn(self, swept, check_picture):
+        artists = RatesArtists(swept.optimisers)
+        assert drawn_twice(artists, swept, replace(swept, mean=swept.mean / 2), check_picture)
+        assert artists.lines[1][2].get_ydata().tolist() == (swept.mean[1, 2] / 2).tolist()
 
-    def test_are_told_by_the_best_of_each(self, numbers):
-        mean = np.zeros_like(numbers.mean)
+    def test_are_told_by_the_best_of_each(self, swept):
+        mean = np.zeros_like(swept.mean)
         mean[0, 1, 3], mean[1, 2, 4] = 2.5, 2.25
-        alt = replace(numbers, mean=mean).alt
+        alt = replace(swept, mean=mean).alt
         assert "sgd, R: 2.50 matches at 0.3" in alt and "adam, R − batch mean: 2.25 matches at 0.3" in alt
 
 

@@ -93,7 +93,7 @@ class TestLearnedValues:
 class TestPath:
     def test_by_hand(self):
         path = compute_path(FIXED, half_right(FIXED), (2, 7, 0))
-        assert path.tokens == (2, 7, 0)
+        assert path.tokens == ("token 2", "token 7", "token 0")
         assert path.worth == pytest.approx([1.5, 2, 1.5, 2])
         assert path.td_errors == pytest.approx([0.5, -0.5, 0.5])
         for part in ("first token it is worth 1.50", "token 7 brings it to 1.50 (δ = −0.50)", "up to +0.50"):
@@ -109,10 +109,16 @@ class TestPath:
         policy = random_policy(ENDING, seed=0)
         path = compute_path(ENDING, policy, (2, 3, 3))  # one token, the end, padding
         values = exact.values(ENDING, policy)
-        assert path.tokens == (2, 3)
+        assert path.tokens == ("token 2", "token 3")
         R = ENDING.returns(torch.tensor([2, 3, 3])).item()
         assert path.worth == pytest.approx([values[0].item(), values[1 + 2].item(), R])
         assert path.td_errors == pytest.approx(np.diff(path.worth))
+
+    def test_names_its_tokens(self):
+        words = "film dull a plot not superb the very".split()
+        path = compute_path(FIXED, half_right(FIXED), (2, 1, 0), words=words)
+        assert path.tokens == ("“a”", "“dull”", "“film”")
+        assert "“dull” brings it to 1.50 (δ = −0.50)" in path.alt
 
     def test_takes_other_values(self):
         values = torch.zeros(FIXED.rows, dtype=torch.float64)
