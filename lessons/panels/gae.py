@@ -56,9 +56,7 @@ LAM_COLOURS = {0.0: BLUE, 0.5: VERMILLION, 0.8: GREEN, 0.95: ORANGE, 1.0: PURPLE
 
 def _lam_colour(lam: float) -> str:
     if lam not in LAM_COLOURS:
-        raise ValueError(
-            f"λ must be one of {', '.join(map(str, LAM_COLOURS))}, which have colours, not {lam}"
-        )
+        raise ValueError(f"λ must be one of {', '.join(map(str, LAM_COLOURS))}, which have colours, not {lam}")
     return LAM_COLOURS[lam]
 
 
@@ -244,9 +242,7 @@ class Errors:
         return f"Error of learned values over {updates} updates, {tables}: {'; '.join(parts)}."
 
 
-def compute_errors(
-    world: World, policy: Policy, history: Float[Tensor, "updates_and_start seeds rows"]
-) -> Errors:
+def compute_errors(world: World, policy: Policy, history: Float[Tensor, "updates_and_start seeds rows"]) -> Errors:
     """The errors of tables of values against the exact ones."""
     squares = exact.visits(policy) * (history - exact.values(world, policy)) ** 2
     errors = torch.stack([squares[..., level].sum(dim=-1).sqrt() for level in world.levels]).numpy()
@@ -279,9 +275,7 @@ class ErrorsArtists:
         self.labels.place()
 
 
-def learning_curves(
-    world: World, policy: Policy, history: Float[Tensor, "updates_and_start seeds rows"]
-) -> tuple[Figure, str]:
+def learning_curves(world: World, policy: Policy, history: Float[Tensor, "updates_and_start seeds rows"]) -> tuple[Figure, str]:
     """The error of learned values over the updates, with its alternative text, for `show`."""
     errors = compute_errors(world, policy, history)
     return _drawn(ErrorsArtists(len(world.levels), len(history) - 1), errors)
@@ -325,10 +319,7 @@ class Tradeoff:
                 f"{_range(variance[0], variance[-1])}, their sum least at λ = {best} with {least}."
             )
         lams = _range(self.lams[0], self.lams[-1])
-        return (
-            f"Squared error of a gradient of {self.batch} responses for λ from {lams}, in units of |∇J|². "
-            + " ".join(parts)
-        )
+        return f"Squared error of a gradient of {self.batch} responses for λ from {lams}, in units of |∇J|². " + " ".join(parts)
 
 
 def compute_tradeoff(
@@ -376,9 +367,7 @@ class TradeoffArtists:
             self.lines.append(lines)
             self.labels.append(EndLabels(axes, lines))
             self.dots += axes.plot([], [], "o", color=BLACK, ms=7, clip_on=False)
-            self.notes.append(
-                axes.annotate("", (0, 0), xytext=(0, 12), textcoords="offset points", fontsize=SMALL)
-            )
+            self.notes.append(axes.annotate("", (0, 0), xytext=(0, 12), textcoords="offset points", fontsize=SMALL))
 
     def draw(self, numbers: Tradeoff) -> None:
         """Show these numbers. All panels have one scale."""
@@ -432,10 +421,7 @@ class BestLam:
 def compute_best_lam(numbers: Tradeoff, batches: Sequence[int]) -> BestLam:
     """The best λ of each table for each of these batch sizes."""
     errors = [numbers.with_batch(batch) for batch in batches]
-    lam = {
-        name: np.stack([one.lams[one.error(name).argmin(axis=1)] for one in errors], axis=1)
-        for name in numbers.bias2
-    }
+    lam = {name: np.stack([one.lams[one.error(name).argmin(axis=1)] for one in errors], axis=1) for name in numbers.bias2}
     return BestLam(np.array(batches), lam)
 
 
@@ -453,10 +439,7 @@ class BestLamArtists:
         self.axes.set_xlabel("responses in a batch, N")
         self.axes.set_ylim(0, 1)
         self.bands = [band(self.axes, colour) for colour in SERIES[: len(names)]]
-        self.lines = [
-            self.axes.plot([], [], color=colour, label=name, **END_DOT)[0]
-            for colour, name in zip(SERIES, names)
-        ]
+        self.lines = [self.axes.plot([], [], color=colour, label=name, **END_DOT)[0] for colour, name in zip(SERIES, names)]
         self.labels = EndLabels(self.axes, self.lines)
 
     def draw(self, numbers: BestLam) -> None:
@@ -540,9 +523,7 @@ class LengthsArtists:
             axes.set_xlim(lengths[0], lengths[-1])
             axes.set_xticks(lengths)
             axes.set_xlabel("tokens in a response, T")
-            lines = [
-                axes.plot([], [], color=_lam_colour(lam), label=f"λ = {lam:g}", **END_DOT)[0] for lam in lams
-            ]
+            lines = [axes.plot([], [], color=_lam_colour(lam), label=f"λ = {lam:g}", **END_DOT)[0] for lam in lams]
             self.lines.append(lines)
             self.labels.append(EndLabels(axes, lines))
 
@@ -595,9 +576,7 @@ class Training:
         )
 
 
-def compute_training(
-    world: World, lams: Sequence[float], seeds: int = 40, updates: int = 150, lr: float = 0.1
-) -> Training:
+def compute_training(world: World, lams: Sequence[float], seeds: int = 40, updates: int = 150, lr: float = 0.1) -> Training:
     """Trains with a learned V and each λ, with exact values at λ = 0, and with the batch mean for a baseline.
 
     All start from the uniform policy and values of 0, see the same batches of 16 as far as their policies

@@ -239,10 +239,7 @@ class TestTradeoff:
         assert numbers.best("V") == (0.5, 3.0)
         assert numbers.error("V").tolist() == [[5, 3, 6], [3, 3, 2]]
         assert "16 responses for λ from 0.00 to 1.00" in numbers.alt
-        assert (
-            "V: bias² from 3.00 to 0.00, variance from 1.00 to 4.00, their sum least at λ = 0.50 with 3.00."
-            in numbers.alt
-        )
+        assert "V: bias² from 3.00 to 0.00, variance from 1.00 to 4.00, their sum least at λ = 0.50 with 3.00." in numbers.alt
 
     def test_needs_values(self):
         with pytest.raises(ValueError, match="give at least one table"):

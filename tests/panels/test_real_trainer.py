@@ -17,7 +17,7 @@ REPORT = RewardReport(
 )
 SMALL = Preset(
     layers=1, width=16, heads=2, context=32, epochs=1, batch=8, learning_rate=1e-3,
-    pairs=8, reward_epochs=1, reward_learning_rate=1e-3,
+    pairs=8, reward_epochs=1, reward_batch=8, reward_learning_rate=1e-3,
 )  # fmt: skip
 
 
