@@ -10,7 +10,7 @@ PYTHON  = $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 py
             $(shell $(name) -c '$(FITS)' 2>/dev/null && echo $(name))))
 
 .DEFAULT_GOAL := help
-.PHONY: help lessons lab test bench lock
+.PHONY: help lessons lab test bench sweeps lock
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ test: $(STAMP) ## run every test, the notebooks among them
 
 bench: $(STAMP) ## run the benchmarks
 	@set -e; for benchmark in $(wildcard benchmarks/*.py); do $(BIN)/python $$benchmark; done
+
+sweeps: $(STAMP) ## make the recorded tables under notebooks/data again (a quarter of an hour)
+	@set -e; for sweep in $(wildcard sweeps/*.py); do $(BIN)/python $$sweep; done
 
 # Pins that still fit stay; for all the newest, empty requirements.txt first. The GPU libraries are torch's to choose.
 lock: ## make requirements.txt from pyproject.toml

@@ -94,6 +94,7 @@ LEFT_BEHIND = """
   curves.png                        what this run did
   metrics.jsonl                     every number of it, a line an update
   samples.jsonl                     texts with score, gold and KL
+  config.json, reward_report.json   its settings, and how good its reward model is
   policy, reference, reward, value  the four models, each a folder for from_pretrained"""
 
 
@@ -165,6 +166,9 @@ def main(args: Sequence[str] | None = None) -> int:
             raise
         print(f"lessons: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except FloatingPointError as error:
+        print(f"lessons: stopped: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("lessons: stopped", file=sys.stderr)
         return 130

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from lessons.gpt.critic import Critic, ReviewCritic, VaderCritic
 from lessons.gpt.reviews import write_corpus
 
-EOS, PAD = "<|endoftext|>", "<|pad|>"
+EOS, PAD, UNKNOWN = "<|endoftext|>", "<|pad|>", "<|unknown|>"
 REVIEWS = 24_000
 PROMPT_WORDS = 4  # of a document in a file, its first words are the prompt
 MOST_WORDS = 1_000  # up to so many different words, a token is a word
@@ -62,8 +62,10 @@ def file_corpus(path: Path) -> Corpus:
     if "\0" in text:
         raise ValueError(f"{path} is a binary file, not text with one document a line")
     documents = []
-    for line in text.splitlines():
-        words = line.replace(EOS, " ").split()  # EOS is ours to add
+    for line in text.split("\n"):
+        for token in (EOS, PAD, UNKNOWN):  # those are ours to add
+            line = line.replace(token, " ")
+        words = line.split()
         cut = min(PROMPT_WORDS, len(words) // 2)
         if cut:
             documents.append((" ".join(words[:cut]), " ".join(words[cut:])))
@@ -84,7 +86,7 @@ def train_tokenizer(corpus: Corpus) -> PreTrainedTokenizerFast:
     texts = [f"{prompt} {body}" for prompt, body in corpus.documents]
     words = sorted({word for text in texts for word in text.split()})
     if len(words) <= MOST_WORDS:
-        unknown = "<|unknown|>"
+        unknown = UNKNOWN
         vocabulary = {token: i for i, token in enumerate([EOS, PAD, unknown, *words])}
         tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

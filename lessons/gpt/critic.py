@@ -71,7 +71,7 @@ class ReviewCritic:
     def win_probability(self, text: str, other: str) -> float:
         """P(reading of `text` > reading of `other`) + ½ P(equal), by exact convolution over all ratings.
 
-        Weights are products of at most four multiples of 1/4, so every reading lies on a grid of 1/256 before scaling.
+        Weights are products of a few multiples of 1/4, so every reading lies on a grid of 1/256 before scaling.
         """
         grid = 256
         # The difference of two readings is one sum: the clauses of one with weight +, of the other with weight −.

@@ -8,15 +8,13 @@ import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from transformers import AutoTokenizer, GPT2ForSequenceClassification, GPT2LMHeadModel, PreTrainedTokenizerBase
 
-from lessons.gpt.cache import cached
+from lessons.gpt.cache import MANIFEST, cached, code_fingerprint
 from lessons.gpt.corpus import Corpus, encode_body, encode_prompt, load_corpus, train_tokenizer
-from lessons.gpt.models import PRESETS, Preset, fine_tune, freeze, load_base, new_base, save
+from lessons.gpt.models import PRESETS, Preset, device, fine_tune, fine_tuning, freeze, load_base, new_base, save
 from lessons.gpt.preferences import RewardReport, make_pairs, normalise, train_reward_model
 
-RECIPE = 1  # raised whenever the code below changes what is trained
 HELD_OUT_PAIRS = 1_000
 
 
@@ -39,24 +37,33 @@ def _name_of(base: str | None) -> str | None:
     return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files)).hexdigest()
 
 
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _check_room(tokenizer, context: int, corpus: Corpus, limit: int) -> None:
+    """Raises ValueError if the longest prompt and a response of `limit` tokens do not fit into the context."""
+    longest = max(len(encode_prompt(tokenizer, prompt)) for prompt in corpus.prompts)
+    if longest + limit > context:
+        raise ValueError(
+            f"the longest prompt has {longest} tokens: with responses of up to {limit} it does not fit into the model's context "
+            f"of {context}; lower max_tokens, or shorten the prompts"
+        )
 
 
-def _train_base(folder: Path, preset: Preset, base: str | None, corpus: Corpus, seed: int, progress: bool) -> None:
+def _train_base(
+    folder: Path, preset: Preset, base: str | None, corpus: Corpus, limit: int, seed: int, progress: bool
+) -> None:
     if base is None:
         tokenizer = train_tokenizer(corpus)
         model = new_base(preset, tokenizer, seed)
     else:
         model, tokenizer = load_base(base)
+    _check_room(tokenizer, model.config.n_positions, corpus, limit)
     rows = [encode_prompt(tokenizer, prompt) + encode_body(tokenizer, body) for prompt, body in corpus.documents]
-    save(fine_tune(model.to(_device()), tokenizer, rows, preset, seed, progress), folder, tokenizer)
+    save(fine_tune(model.to(device()), tokenizer, rows, preset, seed, progress), folder, tokenizer)
 
 
 def _train_reward(
     folder: Path, preset: Preset, base, tokenizer, corpus: Corpus, limit: int, seed: int, progress: bool
 ) -> None:
-    base = base.to(_device())
+    base = base.to(device())
     draw = random.Random(f"reward {seed}")
     pairs = make_pairs(base, tokenizer, corpus, preset.pairs, limit, draw.getrandbits(48), progress)
     held_out = make_pairs(base, tokenizer, corpus, HELD_OUT_PAIRS, limit, draw.getrandbits(48), progress)
@@ -81,17 +88,25 @@ def prepare(
     """
     if preset not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, not {preset!r}")
-    shape = PRESETS[preset]
+    shape = PRESETS[preset] if base is None else fine_tuning(PRESETS[preset])
     texts = load_corpus(corpus)
-    recipe = {"recipe": RECIPE, "preset": asdict(shape), "base": _name_of(base), "corpus": texts.fingerprint, "seed": base_seed}
+    recipe = {
+        "preset": asdict(shape), "base": _name_of(base), "corpus": texts.fingerprint, "seed": base_seed,
+        "code": code_fingerprint("corpus", "reviews", "models", "materials"),
+    }  # fmt: skip
     base_folder = cached(
-        f"base-{preset}", recipe, lambda folder: _train_base(folder, shape, base, texts, base_seed, progress)
+        f"base-{preset}", recipe, lambda folder: _train_base(folder, shape, base, texts, limit, base_seed, progress)
     )
     tokenizer = AutoTokenizer.from_pretrained(base_folder)
     model = GPT2LMHeadModel.from_pretrained(base_folder, use_safetensors=True)
+    _check_room(tokenizer, model.config.n_positions, texts, limit)
+    recipe = {
+        "base": json.loads((base_folder / MANIFEST).read_text(encoding="utf-8")), "limit": limit, "seed": reward_seed,
+        "code": code_fingerprint("critic", "preferences", "rollout"),
+    }  # fmt: skip
     reward_folder = cached(
         f"reward-{preset}",
-        {**recipe, "limit": limit, "reward_seed": reward_seed},
+        recipe,
         lambda folder: _train_reward(folder, shape, model, tokenizer, texts, limit, reward_seed, progress),
     )
     reward = GPT2ForSequenceClassification.from_pretrained(reward_folder, use_safetensors=True)

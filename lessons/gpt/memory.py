@@ -6,6 +6,9 @@ Bytes a parameter, before activations:
     trained in float32           4 weights + 4 gradients + 8 (Adam's two moments)
     frozen                       2 in bf16, 4 in float32
 
+The first line is the layout of ZeRO and DeepSpeed. accelerate's own bf16 keeps weights and gradients in float32 and converts
+as it computes: 16 bytes again, split as in the second line.
+
 Source for the 16 bytes of mixed-precision Adam: Rajbhandari et al., ZeRO (2020), section 3.1.
 """
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -56,10 +56,20 @@ PRESETS = {
         pairs=8_000, reward_epochs=2, reward_batch=32, reward_learning_rate=1e-3,
     ),
     "gpt2-small": Preset(
-        layers=12, width=768, heads=12, context=1024, epochs=1, batch=64, learning_rate=1e-4,
+        layers=12, width=768, heads=12, context=1024, epochs=2.5, batch=32, learning_rate=6e-4,
         pairs=8_000, reward_epochs=1, reward_batch=32, reward_learning_rate=2e-5,
     ),
 }  # fmt: skip
+
+
+def fine_tuning(preset: Preset) -> Preset:
+    """The same for a checkpoint that has been trained already: small steps, one time over the corpus."""
+    return replace(preset, epochs=1, learning_rate=1e-4, reward_epochs=1, reward_learning_rate=2e-5)
+
+
+def device() -> torch.device:
+    """The GPU, if there is one. (Apple's has no float64, which sampling needs.)"""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def new_base(preset: Preset, tokenizer: PreTrainedTokenizerBase, seed: int) -> GPT2LMHeadModel:
@@ -121,7 +131,8 @@ def value_from(reward: GPT2ForSequenceClassification) -> GPT2ForTokenClassificat
     The normalisation (s − mean) / std is folded into the head's weight and bias.
     """
     config = copy.deepcopy(reward.config)
-    model = GPT2ForTokenClassification(config)
+    with torch.random.fork_rng():  # its random head is overwritten: nobody's random numbers should move
+        model = GPT2ForTokenClassification(config)
     model.transformer.load_state_dict(reward.transformer.state_dict())
     with torch.no_grad():
         model.classifier.weight.copy_(reward.score.weight / config.score_std)

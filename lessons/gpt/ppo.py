@@ -35,7 +35,7 @@ from tqdm.auto import tqdm
 
 from lessons.gpt.corpus import encode_prompt
 from lessons.gpt.materials import Materials, prepare
-from lessons.gpt.models import PRESETS, freeze, reference_from, save, scores, token_values, value_from
+from lessons.gpt.models import PRESETS, device, freeze, reference_from, save, scores, token_values, value_from
 from lessons.gpt.rollout import Rollout, chosen_log_probs, log_probs, response_logits, sample
 from lessons.rl import (
     AdaptiveKL,
@@ -77,7 +77,7 @@ class PPOConfig:
     """Seed of the supervised model."""
     reward_seed: int = 0
     """Seed of the reward model and its preference pairs."""
-    updates: int = 60
+    updates: int = 50
     """Rollouts to train on, each with its passes."""
     batch: int = 128
     """Responses an update."""
@@ -146,6 +146,7 @@ class PPOConfig:
         check(0 < self.epsilon < 1, "epsilon", "between 0 and 1, both excluded")
         check(math.isfinite(self.missing_eos_score), "missing_eos_score", "a finite number")
         check(self.kl_loss in (None, "k2", "k3"), "kl_loss", "k2, k3 or None (k1 has no gradient on average)")
+        check(not self.kl_loss or self.beta > 0, "kl_loss", "None with beta = 0, which is its weight")
         check(self.precision in ("no", "bf16"), "precision", "no or bf16")
         context = PRESETS[self.preset].context
         check(self.base is not None or self.max_tokens < context, "max_tokens", f"less than the context of {context} tokens")
@@ -183,9 +184,11 @@ class Trainer:
 
     def __init__(self, config: PPOConfig, materials: Materials | None = None, scorer: Scorer | None = None) -> None:
         self.config = config
-        materials = materials or config.materials()
+        self.materials = materials = materials or config.materials()
         self.corpus, self.tokenizer, self.report = materials.corpus, materials.tokenizer, materials.report
-        self.accelerator = Accelerator(mixed_precision=config.precision)
+        self.accelerator = Accelerator(mixed_precision=config.precision, cpu=device().type == "cpu")
+        if self.accelerator.num_processes > 1:
+            raise ValueError("this version trains in one process: start it without a launcher")
         self.device = self.accelerator.device
 
         policy = copy.deepcopy(materials.base).requires_grad_(True)
@@ -245,7 +248,7 @@ class Trainer:
     def score(self, rollout: Rollout) -> Rollout:
         """3: the scorer's number for each whole response, and the critic's, which only the metrics see."""
         gold = [self.corpus.critic.gold(response) for _, response in rollout.texts(self.tokenizer)]
-        return replace(rollout, scores=self.scorer(rollout).float(), gold=torch.tensor(gold, device=self.device))
+        return replace(rollout, scores=self.scorer(rollout).float().to(self.device), gold=torch.tensor(gold, device=self.device))
 
     @phase
     @torch.no_grad()
@@ -284,17 +287,15 @@ class Trainer:
         config, stats = self.config, []
         self.policy.train()
         passes_done = 0.0
-        for _, part in self.minibatches(rollout):
+        for part in self.minibatches(rollout):
             logits = response_logits(self.policy, part, config.temperature)
             new_log_probs = chosen_log_probs(logits, part.response_tokens, part.mask)
             loss, clip = clipped_surrogate(new_log_probs, part.old_log_probs, part.advantages, part.mask, config.epsilon)
-            with torch.set_grad_enabled(config.entropy_bonus > 0):
-                clip["entropy"] = masked_mean(entropy(logits), part.mask)
             stats.append({name: x.item() for name, x in clip.items()})
             if config.kl_stop is not None and stats[-1]["approx_kl"] > config.kl_stop:
                 break
             if config.entropy_bonus:
-                loss = loss - config.entropy_bonus * clip["entropy"]
+                loss = loss - config.entropy_bonus * masked_mean(entropy(logits), part.mask)
             if config.kl_loss:
                 estimator = {"k2": k2, "k3": k3}[config.kl_loss]
                 loss = loss + self.kl.beta * masked_mean(estimator(new_log_probs, part.ref_log_probs), part.mask)
@@ -304,7 +305,6 @@ class Trainer:
         mean = {name: sum(s[name] for s in stats) / len(stats) for name in over_passes}
         return mean | {
             "first_ratio_error": stats[0]["max_ratio_error"],
-            "entropy": sum(s["entropy"] for s in stats[: config.minibatches]) / len(stats[: config.minibatches]),
             "passes_done": passes_done,
         }
 
@@ -313,19 +313,19 @@ class Trainer:
         """7: passes of regression on the returns."""
         losses = []
         self.value.train()
-        for _, part in self.minibatches(rollout):
+        for part in self.minibatches(rollout):
             loss = value_loss(self.values(part), part.values, part.returns, part.mask, self.config.value_clip)
             self.optimise(self.value, self.value_optimizer, loss)
             losses.append(loss.item())
         return {"value_loss": sum(losses) / len(losses)}
 
-    def minibatches(self, rollout: Rollout) -> Iterator[tuple[int, Rollout]]:
-        """(pass, part) for every minibatch of every pass, in a new random order each pass."""
+    def minibatches(self, rollout: Rollout) -> Iterator[Rollout]:
+        """The minibatches of every pass, in a new random order each pass."""
         size = self.config.batch // self.config.minibatches
-        for number in range(self.config.passes):
+        for _ in range(self.config.passes):
             order = torch.randperm(self.config.batch, generator=self.generator)
             for index in order.split(size):
-                yield number, rollout.rows(index.to(self.device))
+                yield rollout.rows(index.to(self.device))
 
     def optimise(self, model, optimizer, loss: Tensor) -> None:
         """One optimiser step on a loss. Raises FloatingPointError if it is not finite."""
@@ -339,7 +339,11 @@ class Trainer:
         optimizer.step()
 
     def record(self, rollout: Rollout, stats: dict[str, float]) -> dict:
-        """The update's line in metrics.jsonl; moves β afterwards, if it adapts. All about the policy that sampled."""
+        """The update's line in metrics.jsonl; moves β afterwards, if it adapts.
+
+        Score, gold, KL, entropy and texts are those of the policy that sampled; what stands between clip_fraction and
+        value_loss is the mean over the passes that followed. explained_variance is null where the returns are all equal.
+        """
         kl = response_kl(rollout).mean().item()
         returns, errors = rollout.returns[rollout.mask], (rollout.returns - rollout.values)[rollout.mask]
         responses = [response for _, response in rollout.texts(self.tokenizer)]
@@ -350,7 +354,7 @@ class Trainer:
             "gold": rollout.gold.mean().item(),
             "kl": kl,
             "beta": self.kl.beta,
-            "entropy": stats["entropy"],
+            "entropy": masked_mean(rollout.entropies, rollout.mask).item(),
             "response_length": rollout.lengths.float().mean().item(),
             "eos_rate": rollout.ended(self.tokenizer.eos_token_id).float().mean().item(),
             "distinct": len(set(responses)) / len(responses),
@@ -359,7 +363,7 @@ class Trainer:
             "approx_kl": stats["approx_kl"],
             "first_ratio_error": stats["first_ratio_error"],
             "value_loss": stats["value_loss"],
-            "explained_variance": 1 - (errors.var() / returns.var()).item(),
+            "explained_variance": 1 - (errors.var() / returns.var()).item() if returns.var() > 0 else None,
             "passes_done": stats["passes_done"],
             "seconds": {name: round(seconds, 4) for name, seconds in self.seconds.items()},
             "response_tokens": int(rollout.mask.sum()),
@@ -401,8 +405,11 @@ def run(config: PPOConfig, on_update: Callable[[dict, Rollout], None] | None = N
         raise ValueError(f"{out} is not a folder; choose another one with --out")
     if (out / "metrics.jsonl").exists():
         raise ValueError(f"{out} already holds a run; choose another folder with --out, or remove it")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{out} cannot be made a folder: {error.strerror}") from None
     trainer = Trainer(config, config.materials(progress))
-    out.mkdir(parents=True, exist_ok=True)
     settings = {name: str(x) if isinstance(x, Path) else x for name, x in asdict(config).items()}
     (out / "config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
     (out / "reward_report.json").write_text(json.dumps(trainer.report.as_dict(), indent=1), encoding="utf-8")

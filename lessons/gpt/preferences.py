@@ -31,10 +31,10 @@ class Pair:
 class RewardReport:
     """How good a reward model is, on held-out pairs and on the supervised model's samples."""
 
-    pairs: int
+    held_out_pairs: int
     accuracy: float  # the model agrees with the drawn label
     gold_accuracy: float  # the gold reward agrees with it
-    ceiling: float  # the best any judge can expect (exact where the critic can compute it, else gold_accuracy)
+    ceiling: float | None  # the best any judge can expect, exactly; None where the critic cannot compute it
     gold_correlation: float  # of score and gold over samples
     gold_mean: float
     gold_std: float
@@ -151,11 +151,11 @@ def normalise(
         for a, b in ((corpus.critic.gold(p.chosen), corpus.critic.gold(p.rejected)) for p in held_out)
     ) / len(held_out)
     win = getattr(corpus.critic, "win_probability", None)
-    ceiling = gold_accuracy
+    ceiling = None
     if win is not None:
         ceiling = math.fsum(max(p, 1 - p) for pair in held_out for p in [win(pair.chosen, pair.rejected)]) / len(held_out)
     return RewardReport(
-        pairs=len(held_out), accuracy=accuracy(model, held_out, tokenizer.pad_token_id), gold_accuracy=gold_accuracy,
+        held_out_pairs=len(held_out), accuracy=accuracy(model, held_out, tokenizer.pad_token_id), gold_accuracy=gold_accuracy,
         ceiling=ceiling, gold_correlation=torch.corrcoef(torch.stack([raw, gold.float()]))[0, 1].item(),
         gold_mean=gold.mean().item(), gold_std=gold.std(correction=0).item(),
     )  # fmt: skip

@@ -210,7 +210,7 @@ def write_prompt(rng: random.Random) -> str:
 
 
 def write_review(rng: random.Random) -> str:
-    """One body of a review: one to three sentences that judge no aspect and use no judging word twice.
+    """One body of a review: one to three sentences. No aspect is judged twice, and no judging word used twice.
 
     A review has a leaning, drawn once: how likely each of its sentences is to praise. "and" joins two clauses of one mind; before
     "but" and after "though" stands the opposite of what the sentence says. The judging word is chosen against the sign of

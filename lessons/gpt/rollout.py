@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import DynamicCache, GPT2LMHeadModel, PreTrainedTokenizerBase
 
 from lessons.gpt.models import logits_at, pad_left, positions
+from lessons.rl import entropy
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Rollout:
     attention_mask: Int[Tensor, "batch width"]  # 1 on real tokens
     mask: Bool[Tensor, "batch time"]  # True on response tokens, EOS included
     old_log_probs: Float[Tensor, "batch time"]  # under the policy that sampled, stored while sampling
+    entropies: Float[Tensor, "batch time"] | None = None  # of the distributions that the tokens were drawn from, nats
     # judged
     ref_log_probs: Float[Tensor, "batch time"] | None = None
     values: Float[Tensor, "batch time"] | None = None  # V(s_t): before token t is chosen
@@ -72,10 +74,11 @@ class Rollout:
         return Rollout(**chosen)
 
     def texts(self, tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, str]]:
-        """(prompt, response) of every row, without special tokens."""
+        """(prompt, response) of every row, without its end token. Any other special token shows: a critic should see it."""
+        written = self.mask & (self.response_tokens != tokenizer.eos_token_id)
         return list(zip(
             decode(tokenizer, self.tokens[:, : self.prompt_width], self.attention_mask[:, : self.prompt_width].bool()),
-            decode(tokenizer, self.response_tokens, self.mask),
+            decode(tokenizer, self.response_tokens, written),
         ))  # fmt: skip
 
     def save(self, path: Path, **notes) -> None:
@@ -102,7 +105,7 @@ class Rollout:
 def decode(tokenizer, tokens: Int[Tensor, "batch width"], mask: Bool[Tensor, "batch width"]) -> list[str]:
     """The text of the masked tokens of every row."""
     rows = [row[keep].tolist() for row, keep in zip(tokens.cpu(), mask.cpu())]
-    return [text.strip() for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
+    return [text.strip() for text in tokenizer.batch_decode(rows, clean_up_tokenization_spaces=False)]
 
 
 def inverse_cdf(log_probs: Float[Tensor, "batch vocab"], uniforms: Float[Tensor, " batch"]) -> Int[Tensor, " batch"]:
@@ -147,7 +150,7 @@ def sample(
     cache = DynamicCache(config=policy.config)
     open_rows = torch.ones(len(prompts), dtype=torch.bool, device=device)
     position, step_input = positions(attention), tokens
-    drawn, log_probs, masks = [], [], []
+    drawn, log_probs, entropies, masks = [], [], [], []
     for t in range(limit):
         output = policy(
             input_ids=step_input, attention_mask=attention, position_ids=position, cache=cache, use_cache=True,
@@ -157,6 +160,7 @@ def sample(
         token = inverse_cdf(step_log_probs, uniforms[:, t])
         drawn.append(token.masked_fill(~open_rows, pad_id))
         log_probs.append(step_log_probs.gather(-1, token.unsqueeze(-1)).squeeze(-1).masked_fill(~open_rows, 0.0))
+        entropies.append(entropy(step_log_probs.unsqueeze(1)).squeeze(1).masked_fill(~open_rows, 0.0))
         masks.append(open_rows)
         attention = torch.cat([attention, open_rows.long().unsqueeze(1)], dim=1)
         step_input, position = drawn[-1].unsqueeze(1), position[:, -1:] + 1
@@ -168,6 +172,7 @@ def sample(
         attention_mask=attention,
         mask=torch.stack(masks, 1),
         old_log_probs=torch.stack(log_probs, 1),
+        entropies=torch.stack(entropies, 1),
     )
 
 

@@ -170,10 +170,10 @@ def table_rows(curves: Curves) -> list[str]:
 
 
 def recorded_curves(table: Path) -> dict[str, list[Curves]]:
-    """The runs of a recorded sweep by their β, each with one curve a seed, in the order of the table.
+    """The runs of a recorded sweep by their β, each with one curve a reward model and seed, in the order of the table.
 
-    A table is a CSV file with the columns beta, seed, update, score, gold, kl, entropy, response_length, eos_rate and distinct;
-    its first line, behind a #, is the command that made it. Gold is in standard deviations already.
+    A table is a CSV file with the columns reward_seed, beta, seed, update, score, gold, kl, entropy, response_length,
+    eos_rate and distinct; its first line, behind a #, is the command that made it. Gold is in standard deviations already.
     Raises FileNotFoundError if there is none, ValueError if it lacks a column.
     """
     if not Path(table).is_file():
@@ -181,10 +181,10 @@ def recorded_curves(table: Path) -> dict[str, list[Curves]]:
     runs: dict[tuple[str, str], list[dict]] = {}
     with open(table, encoding="utf-8", newline="") as file:
         for line in csv.DictReader(row for row in file if not row.startswith("#")):
-            runs.setdefault((line.get("beta"), line.get("seed")), []).append(line)
+            runs.setdefault((line.get("beta"), line.get("reward_seed"), line.get("seed")), []).append(line)
     curves: dict[str, list[Curves]] = {}
     try:
-        for (beta, _), lines in runs.items():
+        for (beta, *_), lines in runs.items():
             lines = [{name: float(x) for name, x in line.items()} for line in lines]
             curves.setdefault(f"β = {float(beta):g}", []).append(_curves(lines, gold_mean=0.0, gold_std=1.0))
     except (KeyError, TypeError, ValueError) as error:

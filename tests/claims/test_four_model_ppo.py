@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from lessons import claims
 from lessons.claims import ClaimFailed, shows
 from lessons.gpt.corpus import review_corpus, train_tokenizer
@@ -40,7 +41,7 @@ def materials() -> Materials:
     tokenizer = train_tokenizer(corpus)
     base = new_base(TINY, tokenizer, seed=0)
     report = RewardReport(
-        pairs=8, accuracy=0.5, gold_accuracy=0.9, ceiling=0.9, gold_correlation=0.0, gold_mean=0.0, gold_std=1.0
+        held_out_pairs=8, accuracy=0.5, gold_accuracy=0.9, ceiling=0.9, gold_correlation=0.0, gold_mean=0.0, gold_std=1.0
     )
     return Materials(corpus, tokenizer, base, reward_from(base, seed=0), report)
 
@@ -54,7 +55,7 @@ class PolicyNeverUpdated(Trainer):
 
     def update_policy(self, rollout):
         return {
-            "clip_fraction": 0.0, "zero_gradient_fraction": 0.0, "approx_kl": 0.0, "first_ratio_error": 0.0, "entropy": 0.0,
+            "clip_fraction": 0.0, "zero_gradient_fraction": 0.0, "approx_kl": 0.0, "first_ratio_error": 0.0,
             "passes_done": 0.0,
         }  # fmt: skip
 

@@ -114,7 +114,7 @@ class TestCached:
 
         with pytest.raises(stop):
             cached("base", RECIPE, stopped)
-        assert list(cache_folder().iterdir()) == []
+        assert [path.name for path in cache_folder().iterdir()] == ["locks"]
         assert damage(cached("base", RECIPE, make)) is None
 
     def test_leaves_no_entry_of_a_make_that_was_killed(self, make):
@@ -131,11 +131,15 @@ cached("base", {RECIPE!r}, killed)"""
         assert make.calls == 1
         assert (entry / "model.bin").read_text() == "weights"
 
-    def test_takes_the_entry_that_another_process_finished_first(self, make):
-        def overtaken(folder):
-            cached("base", RECIPE, make)
-            (folder / "model.bin").write_text("later")
-
-        entry = cached("base", RECIPE, overtaken)
-        assert (entry / "model.bin").read_text() == "weights"
-        assert [path.name for path in cache_folder().iterdir()] == [entry.name]
+    def test_of_several_processes_one_makes_it_and_the_others_wait(self, tmp_path):
+        code = f"""import time
+from lessons.gpt.cache import cached
+def make(folder):
+    print("made", flush=True)
+    time.sleep(0.5)
+    (folder / "model.bin").write_text("weights")
+print(cached("base", {RECIPE!r}, make).name)"""
+        started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        printed = [process.communicate(timeout=60)[0].split() for process in started]
+        assert sorted(map(len, printed)) == [1, 1, 2]
+        assert len({lines[-1] for lines in printed}) == 1

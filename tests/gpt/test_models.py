@@ -371,7 +371,7 @@ class TestFit:
     def test_fine_tuning_teaches_the_rows_and_cuts_them_at_the_context(self, tokenizer):
         preset = PRESETS["pocket"]
         row = encode_prompt(tokenizer, "the film is") + encode_body(tokenizer, "good")
-        rows = [row] * 32 + [[3] * 50] * 2
+        rows = [row] * 32 + [[3] * 80] * 2
         model = new_base(preset, tokenizer, 0)
         assert max(map(len, rows)) > model.config.n_positions
         before = next_token_loss(model, rows[:1], 1).item()

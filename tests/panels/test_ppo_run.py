@@ -32,7 +32,7 @@ from lessons.panels.ppo_run import (
 
 PHASES = ("prompts", "rollout", "score", "kl_reward", "advantages", "update_policy", "update_value")
 REPORT = RewardReport(
-    pairs=100, accuracy=0.7, gold_accuracy=0.9, ceiling=0.9, gold_correlation=0.6,
+    held_out_pairs=100, accuracy=0.7, gold_accuracy=0.9, ceiling=0.9, gold_correlation=0.6,
     gold_mean=-0.5, gold_std=2.0,
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from lessons.panels.ppo_run import LiveRun, curves_of, four_models, time_by_phas
 from lessons.panels.token_strip import compute_strip, token_strip
 
 REPORT = RewardReport(
-    pairs=9, accuracy=0.7, gold_accuracy=0.9, ceiling=0.9, gold_correlation=0.5, gold_mean=0.1, gold_std=0.5
+    held_out_pairs=9, accuracy=0.7, gold_accuracy=0.9, ceiling=0.9, gold_correlation=0.5, gold_mean=0.1, gold_std=0.5
 )
 SMALL = Preset(
     layers=1, width=16, heads=2, context=32, epochs=1, batch=8, learning_rate=1e-3,
