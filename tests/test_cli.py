@@ -259,7 +259,7 @@ class TestPpo:
 
 def stand_in(ends_with=None):
     """In place of a run: 25 updates of made-up metrics, in the files and calls of a real one."""
-    report = {"pairs": 9, "accuracy": 0.7, "gold_accuracy": 0.9, "ceiling": 0.9, "gold_correlation": 0.5}
+    report = {"held_out_pairs": 9, "accuracy": 0.7, "gold_accuracy": 0.9, "ceiling": 0.9, "gold_correlation": 0.5}
 
     def run(config, on_update):
         config.out.mkdir()
