@@ -156,12 +156,15 @@ def main(args: Sequence[str] | None = None) -> int:
     (`PYTHONDEVMODE=1 lessons ...`) the traceback stays.
     """
     args = list(sys.argv[1:] if args is None else args)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without Greek letters gets question marks, not an error
     try:
         command = parse(args)
         if args[0] == "ppo":
             return train(command)
         return command()
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         if sys.flags.dev_mode:
             raise
         print(f"lessons: error: {' '.join(str(error).split())}", file=sys.stderr)

@@ -221,7 +221,7 @@ def index(results: dict[str, Result]) -> str:
             title=escape(result.title),
             status=escape(f"{result.status}, {result.error}" if result.error else result.status),
             minutes=result.seconds / 60,
-            claims=" ".join(f'<abbr title="{escape(CLAIMS[id])}">{id}</abbr>' for id in result.claims),
+            claims=" ".join(f'<abbr title="{escape(CLAIMS.get(id, id))}">{id}</abbr>' for id in result.claims),
         )
         for name, result in results.items()
     ]
@@ -262,6 +262,8 @@ def run(folder: Path, out: Path, wanted: Sequence[str] = ()) -> int:
 
     Raises FileNotFoundError or ValueError, before anything is executed, for one that is missing or damaged.
     """
+    if out.resolve() == folder.resolve():
+        raise ValueError(f"--out must be another folder than {folder}, which holds the notebooks themselves")
     chosen = {path.stem: read(path) for path in choose(folder, wanted)}
     out.mkdir(parents=True, exist_ok=True)
     results = earlier(out, [path.stem for path in folder.glob("*.ipynb")])

@@ -55,11 +55,11 @@ def _hashes(folder: Path) -> dict[str, str]:
 def damage(folder: Path) -> str | None:
     """What is wrong with an entry, in a few words, or None if every file is as it was written."""
     try:
-        written = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        written = dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return f"{MANIFEST} cannot be read"
     found = _hashes(folder)
-    wrong = sorted(name for name in written.keys() | found.keys() if written.get(name) != found.get(name))
+    wrong = sorted(name for name in written if written[name] != found.get(name))
     return f"{', '.join(wrong)} changed or missing" if wrong else None
 
 
@@ -72,6 +72,8 @@ def cached(kind: str, recipe: dict, make: Callable[[Path], None]) -> Path:
     recipe = {**recipe, "versions": versions()}
     name = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     entry = cache_folder() / f"{kind}-{name}"
+    if entry.exists() and damage(entry) is None:
+        return entry  # without a lock, so that a cache that cannot be written serves what it holds
     locks = cache_folder() / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / entry.name):
@@ -80,7 +82,7 @@ def cached(kind: str, recipe: dict, make: Callable[[Path], None]) -> Path:
             if wrong is None:
                 return entry
             warnings.warn(f"the cached {kind} is damaged ({wrong}); it is made again", stacklevel=2)
-            shutil.rmtree(entry)
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         with tempfile.TemporaryDirectory(prefix=f".{kind}-", dir=entry.parent) as temporary:
             draft = Path(temporary) / "entry"
             draft.mkdir()

@@ -96,8 +96,13 @@ def load_base(name: str) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerBase]:
             raise ValueError(f"it is a {config.model_type} model")
         tokenizer = AutoTokenizer.from_pretrained(name)
         config.update(NO_DROPOUT)
-        model = GPT2LMHeadModel.from_pretrained(name, config=config, use_safetensors=True, dtype=torch.float32)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        model, loading = GPT2LMHeadModel.from_pretrained(
+            name, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+        )
+        missing = sorted(set(loading["missing_keys"]) - {"lm_head.weight"})  # tied to the embedding
+        if missing:
+            raise ValueError(f"its weights lack {missing[0]} and {len(missing) - 1} more")
+    except Exception as error:  # noqa: BLE001 - a checkpoint is somebody's input, and can be wrong in any way
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"no GPT-2 checkpoint can be loaded from {name!r}: {reason}") from None
     if tokenizer.eos_token_id is None:

@@ -144,7 +144,8 @@ class PPOConfig:
         for name in ("gamma", "lam"):
             check(0 <= getattr(self, name) <= 1, name, "between 0 and 1")
         check(0 < self.epsilon < 1, "epsilon", "between 0 and 1, both excluded")
-        check(math.isfinite(self.missing_eos_score), "missing_eos_score", "a finite number")
+        check(abs(self.missing_eos_score) < 1e30, "missing_eos_score", "a finite number")
+        check(self.batch <= 1_000_000, "batch", "at most a million")
         check(self.kl_loss in (None, "k2", "k3"), "kl_loss", "k2, k3 or None (k1 has no gradient on average)")
         check(not self.kl_loss or self.beta > 0, "kl_loss", "None with beta = 0, which is its weight")
         check(self.precision in ("no", "bf16"), "precision", "no or bf16")
@@ -328,15 +329,20 @@ class Trainer:
                 yield rollout.rows(index.to(self.device))
 
     def optimise(self, model, optimizer, loss: Tensor) -> None:
-        """One optimiser step on a loss. Raises FloatingPointError if it is not finite."""
-        if not torch.isfinite(loss):
-            raise FloatingPointError(
-                f"update {self.updates_done + 1}: the loss is {loss.item()}; a smaller learning rate may help"
-            )
+        """One optimiser step on a loss. Raises FloatingPointError, before the step, if it or its gradient is not finite."""
+        self.check_finite("the loss", loss)
         optimizer.zero_grad(set_to_none=True)
         self.accelerator.backward(loss)
-        self.accelerator.clip_grad_norm_(model.parameters(), self.config.max_grad_norm)
+        length = self.accelerator.clip_grad_norm_(model.parameters(), self.config.max_grad_norm)
+        self.check_finite("the gradient's length", length)
         optimizer.step()
+
+    def check_finite(self, name: str, x: Tensor) -> None:
+        """Raises FloatingPointError if a number is not finite."""
+        if not torch.isfinite(x):
+            raise FloatingPointError(
+                f"update {self.updates_done + 1}: {name} is {x.item()}; a smaller learning rate, β or bonus may help"
+            )
 
     def record(self, rollout: Rollout, stats: dict[str, float]) -> dict:
         """The update's line in metrics.jsonl; moves β afterwards, if it adapts.
@@ -363,7 +369,7 @@ class Trainer:
             "approx_kl": stats["approx_kl"],
             "first_ratio_error": stats["first_ratio_error"],
             "value_loss": stats["value_loss"],
-            "explained_variance": 1 - (errors.var() / returns.var()).item() if returns.var() > 0 else None,
+            "explained_variance": 1 - (errors.var() / returns.var()).item() if len(returns) > 1 and returns.var() > 0 else None,
             "passes_done": stats["passes_done"],
             "seconds": {name: round(seconds, 4) for name, seconds in self.seconds.items()},
             "response_tokens": int(rollout.mask.sum()),
@@ -403,7 +409,8 @@ def run(config: PPOConfig, on_update: Callable[[dict, Rollout], None] | None = N
     out = Path(config.out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is not a folder; choose another one with --out")
-    if (out / "metrics.jsonl").exists():
+    lines_of = out / "metrics.jsonl"
+    if lines_of.exists() and lines_of.stat().st_size:
         raise ValueError(f"{out} already holds a run; choose another folder with --out, or remove it")
     try:
         out.mkdir(parents=True, exist_ok=True)

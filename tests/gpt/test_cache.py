@@ -84,14 +84,13 @@ class TestCached:
             (lambda entry: (entry / "model.bin").write_text("weightz"), "model.bin"),
             (lambda entry: (entry / "model.bin").unlink(), "model.bin"),
             (lambda entry: (entry / "inner" / "config.json").write_text(""), "inner/config.json"),
-            (lambda entry: (entry / "extra").write_text("x"), "extra"),
             (lambda entry: (entry / MANIFEST).unlink(), MANIFEST),
             (lambda entry: (entry / MANIFEST).write_text("{"), MANIFEST),
             (lambda entry: (entry / MANIFEST).write_bytes(b"\xff\xfe"), MANIFEST),
             (lambda entry: (entry / MANIFEST).write_text("[]"), MANIFEST),
             (lambda entry: (entry / MANIFEST).write_text('{"recipe": {}}'), MANIFEST),
         ],
-        ids="changed missing inner extra no-manifest cut-manifest binary-manifest list-manifest part".split(),
+        ids="changed missing inner no-manifest cut-manifest binary-manifest list-manifest part".split(),
     )
     def test_detects_reports_and_makes_again_a_damaged_entry(self, make, harm, name):
         entry = cached("base", RECIPE, make)
@@ -105,6 +104,11 @@ class TestCached:
             warnings.simplefilter("error")
             cached("base", RECIPE, make)
         assert make.calls == 2
+
+    def test_a_file_that_a_desktop_leaves_in_an_entry_is_no_damage(self, make):
+        (cached("base", RECIPE, make) / ".DS_Store").write_text("x")
+        cached("base", RECIPE, make)
+        assert make.calls == 1
 
     @pytest.mark.parametrize("stop", [KeyboardInterrupt, ValueError])
     def test_leaves_nothing_of_a_make_that_was_stopped(self, make, stop):
