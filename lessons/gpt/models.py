@@ -259,7 +259,8 @@ def fit(model, rows, loss_of, *, lengths, batch, epochs, learning_rate, seed, ti
     )
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_cosine(step, len(schedule)))
     model.train()
-    bar = tqdm(schedule, desc=title, unit="batch", leave=False, disable=not progress)
+    # In a notebook each refresh is several messages, and a reader that waits for the cell to end loses all beyond a thousand.
+    bar = tqdm(schedule, desc=title, unit="batch", leave=False, disable=not progress, mininterval=2)
     for chosen in bar:
         loss = loss_of([rows[i] for i in chosen])
         if not torch.isfinite(loss):
