@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import (
